@@ -12,7 +12,6 @@
 #include "layered/trainer.h"
 #include "oracle/reference.h"
 #include "resident/compiled/compiled.h"
-#include "resident/trainer.h"
 #include "streamed/compiled/compiled.h"
 #include "streamed/trainer.h"
 #include "tiled/trainer.h"
@@ -25,16 +24,6 @@ std::vector<BackendPrecision> all_precisions(const std::optional<std::string>& u
   std::vector<BackendPrecision> precisions;
   for (const Precision precision : kAllPrecisions)
     precisions.push_back({.precision = precision, .contract = Contract::kExact, .unavailable = unavailable});
-  return precisions;
-}
-
-/// What the machine lacks comes first; then fp32 and tf32 are refused with `reason`.
-std::vector<BackendPrecision> sixteen_bits_only(const std::optional<std::string>& unavailable,
-                                                const char* reason) {
-  std::vector<BackendPrecision> precisions = all_precisions(unavailable);
-  for (BackendPrecision& one : precisions)
-    if (!unavailable && one.precision != Precision::kFp16 && one.precision != Precision::kBf16)
-      one.unavailable = reason;
   return precisions;
 }
 
@@ -120,29 +109,42 @@ WorkerDescription describe(int device) {
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_resident_trainer(request.workload, request.precision, request.data, request.initial,
-                                          request.device);
+                                          request.device, request.cache_folder);
            },
+       .trains_everything = true,
        .family = Family::kOurs,
-       .description = "our kernel for small networks: weights stay on the chip, many steps a launch"},
+       .description = "our kernels for small networks: weights stay on the chip, many steps a launch; "
+                      "compiled at set-up",
+       .compiles = true,
+       .compile = compiled_ahead<resident::Limits>(
+           "cuda-resident", [](const auto&... what) { return compile_resident(what...); })},
       {.name = "cuda-streamed",
        .precisions = all_precisions(streamed_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
-             return make_streamed_trainer(request.workload, request.precision, request.data, request.initial,
-                                          request.device);
+             return make_compiled_streamed_trainer(request.workload, request.precision, request.data,
+                                                   request.initial, request.device, request.cache_folder);
            },
+       .trains_everything = true,
        .family = Family::kOurs,
        .description =
-           "our kernel for large weights: each is read once forward, and read and written once backward"},
+           "our kernel for large weights: each is read once forward, and read and written once backward",
+       .compiles = true,
+       .compile = compiled_ahead<streamed::Limits>(
+           "cuda-streamed", [](const auto&... what) { return compile_streamed(what...); })},
       {.name = "cuda-fused",
-       .precisions = sixteen_bits_only(fused_unavailable(device), "cuda-fused trains in fp16 and bf16"),
+       .precisions = all_precisions(fused_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
-             return make_fused_trainer(request.workload, request.precision, request.data, request.initial,
-                                       request.device);
+             return make_compiled_fused_trainer(request.workload, request.precision, request.data,
+                                                request.initial, request.device, request.cache_folder);
            },
+       .trains_everything = true,
        .family = Family::kOurs,
-       .description = "our kernels for narrow networks: activations stay on the chip, forward to backward"},
+       .description = "our kernels for narrow networks: activations stay on the chip, forward to backward",
+       .compiles = true,
+       .compile = compiled_ahead<fused::Limits>("cuda-fused",
+                                                [](const auto&... what) { return compile_fused(what...); })},
       {.name = "cuda-tiled",
        .precisions = all_precisions(tiled_unavailable(device)),
        .make_trainer =
@@ -165,45 +167,6 @@ WorkerDescription describe(int device) {
        .family = Family::kOurs,
        .description = "cuda-tiled by the kernel for every GPU, without wgmma; not in 'all'",
        .repeats = true},
-      {.name = "cuda-fused-compiled",
-       .precisions = all_precisions(fused_unavailable(device)),
-       .make_trainer =
-           [](const TrainerRequest& request) {
-             return make_compiled_fused_trainer(request.workload, request.precision, request.data,
-                                                request.initial, request.device, request.cache_folder);
-           },
-       .trains_everything = true,
-       .family = Family::kOurs,
-       .description = "our kernels for narrow networks, compiled for the network at hand",
-       .compiles = true,
-       .compile = compiled_ahead<fused::Limits>("cuda-fused-compiled",
-                                                [](const auto&... what) { return compile_fused(what...); })},
-      {.name = "cuda-resident-compiled",
-       .precisions = all_precisions(resident_unavailable(device)),
-       .make_trainer =
-           [](const TrainerRequest& request) {
-             return make_compiled_resident_trainer(request.workload, request.precision, request.data,
-                                                   request.initial, request.device, request.cache_folder);
-           },
-       .trains_everything = true,
-       .family = Family::kOurs,
-       .description = "cuda-resident with its kernel compiled for the network, at more depths",
-       .compiles = true,
-       .compile = compiled_ahead<resident::Limits>(
-           "cuda-resident-compiled", [](const auto&... what) { return compile_resident(what...); })},
-      {.name = "cuda-streamed-compiled",
-       .precisions = all_precisions(streamed_unavailable(device)),
-       .make_trainer =
-           [](const TrainerRequest& request) {
-             return make_compiled_streamed_trainer(request.workload, request.precision, request.data,
-                                                   request.initial, request.device, request.cache_folder);
-           },
-       .trains_everything = true,
-       .family = Family::kOurs,
-       .description = "cuda-streamed with momentum, adam and adamw; its kernel is compiled when it is set up",
-       .compiles = true,
-       .compile = compiled_ahead<streamed::Limits>(
-           "cuda-streamed-compiled", [](const auto&... what) { return compile_streamed(what...); })},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =

@@ -80,13 +80,20 @@ class Strategy:
 # What is drawn from left to right, and the makers by which the worker's rows are known.
 MAKERS = {
     "layered": ("make_layered_trainer",),
-    "resident": ("make_resident_trainer", "make_compiled_resident_trainer"),
+    "resident": ("make_resident_trainer",),
     "streamed": ("make_streamed_trainer", "make_compiled_streamed_trainer"),
     "tiled": ("make_tiled_trainer",),
     "fused": ("make_fused_trainer", "make_compiled_fused_trainer"),
     "narrow": ("make_compiled_fused_trainer",),
 }
-HELPERS = {"prepare", "update", "launch", "slice_kernel", "wide_update"}  # beside the kernels that train
+HELPERS = {
+    "prepare",
+    "pack",
+    "update",
+    "launch",
+    "slice_kernel",
+    "wide_update",
+}  # beside the kernels that train
 
 
 def strategies(root: Path) -> list[Strategy]:
@@ -96,11 +103,10 @@ def strategies(root: Path) -> list[Strategy]:
     found = []
     for folder, makers in MAKERS.items():
         names = set()
+        requests = "".join(path.read_text() for path in sorted((sources / folder).glob("compiled/*.cpp")))
         for path in sorted((sources / folder).glob("*.cu*")):
-            if (
-                re.search(r"__global__|slice_kernel_of_members<", path.read_text())
-                and path.stem not in HELPERS
-            ):
+            has_kernel = "__global__" in path.read_text() or f'{path.name}"' in requests
+            if has_kernel and path.stem not in HELPERS:
                 names.add(path.stem)
         text = "".join(path.read_text() for path in sorted((sources / folder).rglob("*.*")) if path.is_file())
         rows = [

@@ -41,6 +41,16 @@ struct SquaredNorms {
   }
 };
 
+/// Elements whose terms are made side by side, before they are added one after the other.
+constexpr std::int64_t kTerms = 8;
+/// Adds term(0) to term(kTerms - 1), in this order. They are worked out side by side.
+template <typename Term>
+void add(double& sum, const Term& term) {
+  double terms[kTerms];
+  for (std::int64_t k = 0; k < kTerms; ++k) terms[k] = term(k);
+  for (const double one : terms) sum += one;
+}
+
 // `reference(i)` is the oracle's update of element i. Partial sums of fixed pieces are added in order.
 template <typename Reference>
 std::vector<SquaredNorms> norms_by_tensor(const ParametersView& start, const ParametersView& trained,
@@ -49,26 +59,52 @@ std::vector<SquaredNorms> norms_by_tensor(const ParametersView& start, const Par
   const std::span<const float> before = start.flat, after = trained.flat;
   std::vector<SquaredNorms> norms;
   for (const TensorRange& range : tensor_ranges(start.widths)) {
+    const auto norms_between = [before, after, reference](std::int64_t begin, std::int64_t end) {
+      SquaredNorms sums;
+      std::int64_t i = begin;
+      for (; i + kTerms <= end; i += kTerms) {
+        double difference[kTerms], stored[kTerms], value[kTerms], expected[kTerms];
+        for (std::int64_t k = 0; k < kTerms; ++k) {
+          value[k] = before[i + k];
+          expected[k] = reference(i + k);
+          stored[k] = value[k] + expected[k];
+          difference[k] = after[i + k] - stored[k];
+        }
+        add(sums.difference, [&](std::int64_t k) { return difference[k] * difference[k]; });
+        add(sums.update, [&](std::int64_t k) { return expected[k] * expected[k]; });
+        add(sums.along, [&](std::int64_t k) { return difference[k] * expected[k]; });
+        add(sums.along_start, [&](std::int64_t k) { return difference[k] * value[k]; });
+        add(sums.start, [&](std::int64_t k) { return value[k] * value[k]; });
+        double size[kTerms];
+        for (std::int64_t k = 0; k < kTerms; ++k) size[k] = std::abs(stored[k]) + kSmallest;
+        add(sums.stored, [&](std::int64_t k) { return size[k] * size[k]; });
+        add(sums.rounding, [&](std::int64_t k) { return size[k] * expected[k] * size[k] * expected[k]; });
+        add(sums.start_rounding, [&](std::int64_t k) { return size[k] * value[k] * size[k] * value[k]; });
+      }
+      for (; i < end; ++i) {
+        const double value = before[i], expected = reference(i);
+        const double stored = value + expected, difference = after[i] - stored;
+        const double size = std::abs(stored) + kSmallest;
+        sums += {.difference = difference * difference,
+                 .update = expected * expected,
+                 .stored = size * size,
+                 .along = difference * expected,
+                 .rounding = size * expected * size * expected,
+                 .along_start = difference * value,
+                 .start = value * value,
+                 .start_rounding = size * value * size * value};
+      }
+      return sums;
+    };
+    if (range.size <= kPiece) {
+      norms.push_back(norms_between(range.begin, range.begin + range.size));
+      continue;
+    }
     std::vector<SquaredNorms> pieces(static_cast<std::size_t>((range.size + kPiece - 1) / kPiece));
     parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t piece, std::int64_t) {
-      SquaredNorms sums;
       const std::int64_t begin = range.begin + piece * kPiece;
-      const std::int64_t end = std::min(begin + kPiece, range.begin + range.size);
-      for (std::int64_t i = begin; i < end; ++i) {
-        const double value = before[i], expected = reference(i);
-        const double stored = value + expected;
-        const double difference = static_cast<double>(after[i]) - stored;
-        sums.difference += difference * difference;
-        sums.update += expected * expected;
-        const double size = std::abs(stored) + kSmallest;
-        sums.stored += size * size;
-        sums.along += difference * expected;
-        sums.rounding += size * expected * size * expected;
-        sums.along_start += difference * value;
-        sums.start += value * value;
-        sums.start_rounding += size * value * size * value;
-      }
-      pieces[static_cast<std::size_t>(piece)] = sums;
+      pieces[static_cast<std::size_t>(piece)] =
+          norms_between(begin, std::min(begin + kPiece, range.begin + range.size));
     });
     SquaredNorms total;
     for (const SquaredNorms& piece : pieces) total += piece;
@@ -160,15 +196,15 @@ void expect_same_network(const ParametersView& a, const ParametersView& b) {
   if (a.widths != b.widths) throw std::invalid_argument("verification: parameters of different networks");
 }
 
-// Median of errors; infinite ones take part as the largest, a NaN makes it NaN.
-double median_of_errors(std::vector<double> errors) {
+// Median of errors; infinite ones take part as the largest, a NaN makes it NaN. Moves them.
+double median_of_errors(std::span<double> errors) {
   if (errors.empty()) throw std::invalid_argument("verification: no errors to judge");
   for (double error : errors) {
     if (std::isnan(error)) return error;
   }
-  std::sort(errors.begin(), errors.end());
-  const std::size_t half = errors.size() / 2;
-  return errors.size() % 2 == 1 ? errors[half] : (errors[half - 1] + errors[half]) / 2;
+  const auto half = errors.begin() + std::ssize(errors) / 2;
+  std::nth_element(errors.begin(), half, errors.end());
+  return errors.size() % 2 == 1 ? *half : (*std::max_element(errors.begin(), half) + *half) / 2;
 }
 
 double largest_error(std::span<const double> errors) {
@@ -243,7 +279,7 @@ StepErrors compare_step(std::int64_t step, const Optimizer& optimizer, const Sta
     const rules::OptimizerStep rule = rules::at_step(optimizer, static_cast<double>(step));
     errors.rule_errors = errors_by_tensor(
         start.parameters, trained.parameters, roundings,
-        [&](std::int64_t i) { return rules::increment(rule, before[i], first[i], second[i]); });
+        [=](std::int64_t i) { return rules::increment(rule, before[i], first[i], second[i]); });
   }
   if (errors.copies.count > 0 && errors.copies.tensors() != errors.tensors.size())
     throw std::invalid_argument("compare_step: copies of another network");
@@ -300,10 +336,10 @@ Check scale_check(std::span<const StepErrors> steps, std::span<const ScalePlace>
   check.bound = rule.*direction.least;
   check.passed = true;
   if (places.empty()) return check;
+  std::vector<double> scales(places.size());
   const auto median_of = [&](const auto& scale) {
-    std::vector<double> scales;
-    for (const ScalePlace& place : places) scales.push_back(scale(steps[place.step], place.tensor));
-    return median_of_errors(std::move(scales));
+    for (std::size_t i = 0; i < places.size(); ++i) scales[i] = scale(steps[places[i].step], places[i].tensor);
+    return median_of_errors(scales);
   };
   check.error = std::abs(median_of(
       [&](const StepErrors& step, std::size_t place) { return step.tensors[place].*direction.scale; }));
@@ -482,7 +518,8 @@ Check probe_check(const Workload& workload, const StepErrors& errors, Precision 
 Check ten_steps_check(std::span<const double> tensor_errors, double spread, const BoundRule& rule) {
   Check check{.name = "ten_steps", .tensor = {}, .steps = {}};
   for (std::int64_t step = 0; step < kFreeSteps; ++step) check.steps.push_back(step);
-  check.error = median_of_errors({tensor_errors.begin(), tensor_errors.end()});
+  std::vector<double> errors(tensor_errors.begin(), tensor_errors.end());
+  check.error = median_of_errors(errors);
   check.worst = largest_error(tensor_errors);
   check.bound = std::max(
       rule.ten_steps, std::isfinite(spread) ? std::min(rule.ten_steps_spreads * spread, kNoBound) : kNoBound);
@@ -516,8 +553,8 @@ Check curve_check(std::span<const double> last_means, std::span<const double> re
     errors.push_back(difference == 0 ? 0 : difference / reference_last_means[i]);
   }
   Check check{.name = "curve", .tensor = {}, .steps = {}};
-  check.error = median_of_errors(errors);
   check.worst = largest_error(errors);
+  check.error = median_of_errors(errors);
   check.bound = kCurveBound;
   check.passed = check.error <= check.bound;
   return check;

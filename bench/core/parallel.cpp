@@ -121,9 +121,8 @@ Pool& pool() {
 
 }  // namespace
 
-void parallel_for(std::int64_t count, std::int64_t chunk,
-                  const std::function<void(std::int64_t, std::int64_t)>& body) {
-  if (count <= 0) return;
+void parallel_chunks(std::int64_t count, std::int64_t chunk,
+                     const std::function<void(std::int64_t, std::int64_t)>& body) {
   Loop loop(body, count, std::max<std::int64_t>(1, chunk));
   if (inside_loop || count <= loop.chunk) {
     loop.work();

@@ -11,6 +11,7 @@
 #include <bit>
 #include <cmath>
 #include <stdexcept>
+#include <type_traits>
 
 #include "core/error.h"
 #include "core/parallel.h"
@@ -20,6 +21,7 @@ namespace headroom {
 namespace {
 
 constexpr std::int64_t kElementsChunk = 1 << 15;  // worth waking a thread for
+constexpr std::int64_t kSignsAtOnce = 64;         // drawn
 
 // Places where signs are drawn; each takes a layer's number too.
 enum Place : std::uint64_t {
@@ -40,12 +42,16 @@ std::uint64_t mixed(std::uint64_t value) {  // splitmix64
   return value ^ (value >> 31);
 }
 
+std::uint64_t seed_of_row(std::uint64_t seed, std::int64_t row) {
+  return mixed(seed + (static_cast<std::uint64_t>(row) << 20));
+}
+
 // values[i] += or -= size(i).
 template <typename Size>
 void move(std::uint64_t seed, double* values, std::int64_t count, const Size& size) {
-  for (std::int64_t begin = 0; begin < count; begin += 64) {
+  for (std::int64_t begin = 0; begin < count; begin += kSignsAtOnce) {
     const std::uint64_t signs = mixed(seed + static_cast<std::uint64_t>(begin));
-    const std::int64_t end = std::min<std::int64_t>(64, count - begin);
+    const std::int64_t end = std::min(kSignsAtOnce, count - begin);
     for (std::int64_t i = 0; i < end; ++i) {
       const std::uint64_t sign = (signs >> i) << 63;
       values[begin + i] += std::bit_cast<double>(std::bit_cast<std::uint64_t>(size(begin + i)) | sign);
@@ -53,11 +59,32 @@ void move(std::uint64_t seed, double* values, std::int64_t count, const Size& si
   }
 }
 
-void for_rows(std::int64_t rows, std::int64_t columns, const std::function<void(std::int64_t)>& body) {
-  const std::int64_t chunk = std::max<std::int64_t>(1, kElementsChunk / std::max<std::int64_t>(1, columns));
-  parallel_for(rows, chunk, [&](std::int64_t begin, std::int64_t end) {
+template <typename Body>
+void for_rows(std::int64_t rows, std::int64_t columns, const Body& body) {
+  const auto each = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) body(row);
-  });
+  };
+  if (rows * columns <= kElementsChunk)
+    each(0, rows);
+  else
+    parallel_for(rows, std::max<std::int64_t>(1, kElementsChunk / columns), each);
+}
+
+/// Calls use(activation) with the activation as a constant: a loop over a row then makes no choice for each value.
+template <typename Use>
+void with_constant(Activation activation, const Use& use) {
+  switch (activation) {
+    case Activation::kRelu:
+      return use(std::integral_constant<Activation, Activation::kRelu>{});
+    case Activation::kTanh:
+      return use(std::integral_constant<Activation, Activation::kTanh>{});
+    case Activation::kSilu:
+      return use(std::integral_constant<Activation, Activation::kSilu>{});
+    case Activation::kGelu:
+      return use(std::integral_constant<Activation, Activation::kGelu>{});
+    case Activation::kElu:
+      return use(std::integral_constant<Activation, Activation::kElu>{});
+  }
 }
 
 std::vector<double> row_norms(const PaddedMatrix<double>& matrix) {
@@ -177,9 +204,8 @@ FactorNorms GradientOfBatch::norms() const {
   return norms;
 }
 
-std::uint64_t GradientOfBatch::seed_of(std::uint64_t place, std::int64_t row) const {
-  return mixed(mixed(perturbation_->seed * kPlaces * kMaxLayers + place) +
-               (static_cast<std::uint64_t>(row) << 20));
+std::uint64_t GradientOfBatch::seed_of(std::uint64_t place) const {
+  return mixed(perturbation_->seed * kPlaces * kMaxLayers + place);
 }
 
 /// The factor as a product that rounds for itself reads it; else as it is, rounded already.
@@ -199,6 +225,9 @@ const PaddedMatrix<double>& GradientOfBatch::entering(const PaddedMatrix<double>
 
 void GradientOfBatch::round_all(ProductRounding rounding, PaddedMatrix<double>& matrix) {
   if (rounding == ProductRounding::kNone) return;
+  const std::int64_t count = matrix.rows * matrix.stride;
+  if (count <= kElementsChunk)  // at once, with the zeros behind each row
+    return round_values(rounding, matrix.values.data(), matrix.values.data(), count);
   for_rows(matrix.rows, matrix.columns, [&](std::int64_t row) {
     round_values(rounding, matrix.row(row), matrix.row(row), matrix.columns);
   });
@@ -245,10 +274,12 @@ void GradientOfBatch::forward(const Values& parameters, int layer) {
   if (perturbation_ != nullptr) {
     const FactorNorms::Layer& norms = norms_->layers[layer];
     const double error = sum_error(*perturbation_, widths_[layer]);
+    const std::uint64_t seed = seed_of(kSums * kMaxLayers + static_cast<std::uint64_t>(layer));
     for_rows(batch_, sums.columns, [&](std::int64_t row) {
       const double input = error * norms.input_rows[row];
-      move(seed_of(kSums * kMaxLayers + static_cast<std::uint64_t>(layer), row), sums.row(row), sums.columns,
-           [&](std::int64_t i) { return input * norms.weight_rows[i] + 2 * kUnit * std::abs(bias[i]); });
+      const double* weight_rows = norms.weight_rows.data();
+      move(seed_of_row(seed, row), sums.row(row), sums.columns,
+           [=](std::int64_t i) { return input * weight_rows[i] + 2 * kUnit * std::abs(bias[i]); });
     });
   }
   if (bias_follows) {
@@ -264,31 +295,59 @@ void GradientOfBatch::activate(int layer) {
       rules::slope_is_of_output(activation_) && !(roundings_.sums && activation_ == Activation::kElu);
   const ProductRounding rounding = rounding_of_inputs(layer + 1);
   const bool is_moved = perturbation_ != nullptr && activation_ != Activation::kRelu;
-  for_rows(batch_, values.columns * (activation_ == Activation::kRelu ? 1 : 8), [&](std::int64_t row) {
-    double *value = values.row(row), *slope = slopes.row(row);
-    const auto round = [&](double* some) {
-      if (roundings_.stores_rounded) round_values(rounding, some, some, values.columns);
-    };
-    std::copy_n(value, values.columns, slope);
-    for (std::int64_t i = 0; i < values.columns; ++i) value[i] = rules::activated(activation_, value[i]);
-    if (is_moved) {
-      const bool of_sum = activation_ == Activation::kGelu;  // 1 + erf cancels
-      move(seed_of(kOutputs * kMaxLayers + static_cast<std::uint64_t>(layer), row), value, values.columns,
-           [&](std::int64_t i) { return kFunctionError * std::abs(of_sum ? slope[i] : value[i]); });
-    }
-    round(value);
-    if (of_output)
-      std::copy_n(value, values.columns, slope);
-    else
-      round(slope);
-    // The slope of elu at a sum is that at its output.
-    if (!of_output && activation_ == Activation::kElu)
-      for (std::int64_t i = 0; i < values.columns; ++i) slope[i] = rules::activated(activation_, slope[i]);
-    for (std::int64_t i = 0; i < values.columns; ++i) slope[i] = rules::slope(activation_, slope[i]);
-    if (is_moved)
-      move(seed_of(kSlopes * kMaxLayers + static_cast<std::uint64_t>(layer), row), slope, values.columns,
-           [&](std::int64_t i) { return slope[i] == 0 ? 0 : kFunctionError; });
-    if (!roundings_.stores_rounded) round_values(rounding, value, value, values.columns);
+  const bool stores_rounded = roundings_.stores_rounded;
+  const auto place = static_cast<std::uint64_t>(layer);
+  const std::uint64_t output_seed = is_moved ? seed_of(kOutputs * kMaxLayers + place) : 0;
+  const std::uint64_t slope_seed = is_moved ? seed_of(kSlopes * kMaxLayers + place) : 0;
+  const std::int64_t columns = values.columns;
+  with_constant(activation_, [&](auto constant) {
+    constexpr Activation kActivation = constant();
+    constexpr bool kIsOfSum = kActivation == Activation::kGelu;  // 1 + erf cancels
+    for_rows(batch_, columns * (kActivation == Activation::kRelu ? 1 : 8), [&](std::int64_t row) {
+      double *value = values.row(row), *slope = slopes.row(row);
+      const std::uint64_t own_output_seed = seed_of_row(output_seed, row);
+      if (!of_output && !stores_rounded) {
+        // Output and slope share an exponential or an error function.
+        for (std::int64_t begin = 0; begin < columns; begin += kSignsAtOnce) {
+          const std::int64_t count = std::min(kSignsAtOnce, columns - begin);
+          double sums[kSignsAtOnce], *some = value + begin;
+          for (std::int64_t i = 0; i < count; ++i) {
+            const double sum = some[i];
+            sums[i] = sum;
+            some[i] = rules::activated(kActivation, sum);
+            slope[begin + i] = rules::slope(kActivation, sum);
+          }
+          if (is_moved)
+            move(own_output_seed + static_cast<std::uint64_t>(begin), some, count,
+                 [&](std::int64_t i) { return kFunctionError * std::abs(kIsOfSum ? sums[i] : some[i]); });
+        }
+      } else {
+        for (std::int64_t i = 0; i < columns; ++i) {
+          const double sum = value[i];
+          slope[i] = sum;
+          value[i] = rules::activated(kActivation, sum);
+        }
+        if (is_moved)
+          move(own_output_seed, value, columns,
+               [=](std::int64_t i) { return kFunctionError * std::abs(kIsOfSum ? slope[i] : value[i]); });
+        if (stores_rounded) round_values(rounding, value, value, columns);
+        if (of_output) {
+          for (std::int64_t i = 0; i < columns; ++i) slope[i] = rules::slope(kActivation, value[i]);
+        } else {
+          round_values(rounding, slope, slope, columns);
+          // The slope of elu at a sum is that at its output.
+          for (std::int64_t i = 0; i < columns; ++i) {
+            const double kept =
+                kActivation == Activation::kElu ? rules::activated(kActivation, slope[i]) : slope[i];
+            slope[i] = rules::slope(kActivation, kept);
+          }
+        }
+      }
+      if (is_moved)
+        move(seed_of_row(slope_seed, row), slope, columns,
+             [=](std::int64_t i) { return slope[i] == 0 ? 0 : kFunctionError; });
+      if (!stores_rounded) round_values(rounding, value, value, columns);
+    });
   });
 }
 
@@ -300,6 +359,7 @@ double GradientOfBatch::loss_and_its_gradient(std::int64_t first_row) {
       roundings_.loss_scale / static_cast<double>(loss_ == Loss::kCrossEntropy ? batch_ : batch_ * outputs);
   if (roundings_.log_probabilities && loss_ == Loss::kCrossEntropy)
     round_values(roundings_.input, &factor, &factor, 1);
+  const std::uint64_t seed = perturbation_ == nullptr ? 0 : seed_of(kLossGradient * kMaxLayers);
   for_rows(batch_, outputs * 8, [&](std::int64_t row) {
     const double* output = values_.back().row(row);
     double* gradient = gradients_.back().row(row);
@@ -309,7 +369,7 @@ double GradientOfBatch::loss_and_its_gradient(std::int64_t first_row) {
     if (perturbation_ != nullptr) {
       // A probability near 1, less 1, is as far off as the 1.
       const double highest = *std::max_element(output, output + outputs);
-      move(seed_of(kLossGradient * kMaxLayers, row), gradient, outputs, [&](std::int64_t i) {
+      move(seed_of_row(seed, row), gradient, outputs, [&](std::int64_t i) {
         switch (loss_) {
           case Loss::kCrossEntropy:
             return gradient[i] < 0 ? kFunctionError
@@ -351,15 +411,15 @@ double GradientOfBatch::cross_entropy(std::int64_t row, std::int32_t label, doub
   const double of_sum = std::log(sum);
   for (std::int64_t i = 0; i < classes; ++i) gradient[i] = logit[i] - highest - of_sum;
   if (perturbation_ != nullptr)
-    move(seed_of(kOutputs * kMaxLayers + static_cast<std::uint64_t>(layers_ - 1), row), gradient, classes,
-         [&](std::int64_t i) { return kFunctionError * std::abs(gradient[i]); });
+    move(seed_of_row(seed_of(kOutputs * kMaxLayers + static_cast<std::uint64_t>(layers_ - 1)), row), gradient,
+         classes, [&](std::int64_t i) { return kFunctionError * std::abs(gradient[i]); });
   round_values(roundings_.input, gradient, gradient, classes);
   const double loss = -gradient[label];
   for (std::int64_t i = 0; i < classes; ++i) gradient[i] = std::exp(gradient[i]) - (i == label ? 1 : 0);
   return loss;
 }
 
-/// The mean over the outputs; `gradient` is that of their sum.
+/// The mean over the outputs, of a copy 0: nobody asks for it, and its logarithm takes time. `gradient` is that of their sum.
 double GradientOfBatch::loss_of_targets(const double* output, const float* target, double* gradient) const {
   const std::int64_t outputs = values_.back().columns;
   double sum = 0;
@@ -367,7 +427,7 @@ double GradientOfBatch::loss_of_targets(const double* output, const float* targe
     const rules::LossPart part = loss_ == Loss::kMeanSquaredError
                                      ? rules::squared_error(output[i], target[i])
                                      : rules::binary_cross_entropy(output[i], target[i]);
-    sum += part.loss;
+    if (perturbation_ == nullptr) sum += part.loss;
     gradient[i] = part.gradient;
   }
   return sum / static_cast<double>(outputs);
@@ -394,7 +454,7 @@ void GradientOfBatch::backward(int layer, Values& gradient) {
   }
   if (norms != nullptr) {
     const double error = sum_error(*perturbation_, batch_) * std::sqrt(static_cast<double>(batch_));
-    move(seed_of(place(kBiasGradient), 0), bias_gradient, out,
+    move(seed_of_row(seed_of(place(kBiasGradient)), 0), bias_gradient, out,
          [&](std::int64_t i) { return error * norms->gradient_columns[i]; });
   }
   if (roundings_.bias_gradient) round_values(rounding, bias_gradient, bias_gradient, out);
@@ -405,15 +465,17 @@ void GradientOfBatch::backward(int layer, Values& gradient) {
                           entering(values_[layer], Product::kWeightGradient, layer, right_), weight_gradient);
   if (norms != nullptr || unscale != 1 || roundings_.weight_gradient) {
     const double error = norms == nullptr ? 0 : sum_error(*perturbation_, batch_);
+    const std::uint64_t seed = norms == nullptr ? 0 : seed_of(place(kWeightGradient));
     for_rows(out, in, [&](std::int64_t row) {
       double* values = weight_gradient + row * in;
       if (norms != nullptr) {
         const double size = error * norms->gradient_columns[row];
-        move(seed_of(place(kWeightGradient), row), values, in,
-             [&](std::int64_t i) { return size * norms->input_columns[i]; });
+        const double* input_columns = norms->input_columns.data();
+        move(seed_of_row(seed, row), values, in, [=](std::int64_t i) { return size * input_columns[i]; });
       }
       if (roundings_.weight_gradient) round_values(rounding, values, values, in);
-      for (std::int64_t i = 0; i < in; ++i) values[i] *= unscale;
+      if (unscale != 1)
+        for (std::int64_t i = 0; i < in; ++i) values[i] *= unscale;
     });
   }
   if (layer == 0) return;
@@ -423,17 +485,18 @@ void GradientOfBatch::backward(int layer, Values& gradient) {
                          entering(weights_[layer], Product::kInputGradient, layer, right_), input_gradient);
   const PaddedMatrix<double>& slopes = slopes_[layer - 1];
   const double error = norms == nullptr ? 0 : sum_error(*perturbation_, out);
+  const std::uint64_t seed = norms == nullptr ? 0 : seed_of(place(kInputGradient));
   for_rows(batch_, slopes.columns, [&](std::int64_t row) {
     const double* slope = slopes.row(row);
     double* values = input_gradient.row(row);
     if (norms != nullptr) {
       const double size = error * norms->gradient_rows[row];
-      move(seed_of(place(kInputGradient), row), values, in,
-           [&](std::int64_t i) { return size * norms->weight_columns[i]; });
+      const double* weight_columns = norms->weight_columns.data();
+      move(seed_of_row(seed, row), values, in, [=](std::int64_t i) { return size * weight_columns[i]; });
     }
     if (roundings_.before_slope) round_values(roundings_.input, values, values, in);
     // A unit of slope 0 passes nothing on, not even what is not finite.
-    for (std::int64_t i = 0; i < slopes.columns; ++i) values[i] = slope[i] == 0 ? 0 : values[i] * slope[i];
+    for (std::int64_t i = 0; i < in; ++i) values[i] = slope[i] == 0 ? 0 : values[i] * slope[i];
   });
 }
 

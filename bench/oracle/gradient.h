@@ -103,7 +103,7 @@ class GradientOfBatch {
   bool draws_tf32() const { return perturbation_ != nullptr && perturbation_->draws_tf32; }
   const PaddedMatrix<double>& entering(const PaddedMatrix<double>& factor, Product product, int layer,
                                        PaddedMatrix<double>& space) const;
-  std::uint64_t seed_of(std::uint64_t place, std::int64_t row) const;
+  std::uint64_t seed_of(std::uint64_t place) const;
   const TensorRange& weight_range(int layer) const { return ranges_[2 * layer]; }
   const TensorRange& bias_range(int layer) const { return ranges_[2 * layer + 1]; }
 

@@ -23,11 +23,8 @@ template <typename Increment>
 Sums sums_of(const TensorRange& range, const Values& update, const Increment& increment,
              const Values* start = nullptr) {
   constexpr std::int64_t kPiece = std::int64_t{1} << 16;
-  std::vector<Sums> pieces(static_cast<std::size_t>((range.size + kPiece - 1) / kPiece));
-  parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t piece, std::int64_t) {
+  const auto sums_between = [&](std::int64_t begin, std::int64_t end) {
     Sums sums;
-    const std::int64_t begin = range.begin + piece * kPiece;
-    const std::int64_t end = std::min(begin + kPiece, range.begin + range.size);
     for (std::int64_t i = begin; i < end; ++i) {
       const double expected = update[i], difference = increment(i) - expected;
       sums.difference += difference * difference;
@@ -37,7 +34,14 @@ Sums sums_of(const TensorRange& range, const Values& update, const Increment& in
       sums.along_start += difference * (*start)[i];
       sums.start += (*start)[i] * (*start)[i];
     }
-    pieces[static_cast<std::size_t>(piece)] = sums;
+    return sums;
+  };
+  if (range.size <= kPiece) return sums_between(range.begin, range.begin + range.size);
+  std::vector<Sums> pieces(static_cast<std::size_t>((range.size + kPiece - 1) / kPiece));
+  parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t piece, std::int64_t) {
+    const std::int64_t begin = range.begin + piece * kPiece;
+    pieces[static_cast<std::size_t>(piece)] =
+        sums_between(begin, std::min(begin + kPiece, range.begin + range.size));
   });
   Sums total;
   for (const Sums& piece : pieces) {

@@ -18,6 +18,25 @@ void subtract(const Values& other, Values& values) {
                });
 }
 
+template <int kSlots>
+void update_each(const rules::OptimizerStep& rule, const Values& gradient, WideState& state) {
+  double *values = state.parameters.data(), *slots[2] = {};
+  for (int slot = 0; slot < kSlots; ++slot) slots[slot] = state.slots[slot].data();
+  double *const first = slots[0], *const second = slots[1];
+  parallel_for(static_cast<std::int64_t>(gradient.size()), kElementsChunk,
+               [=, gradients = gradient.data()](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   rules::Parameter one{.value = values[i]};
+                   if (kSlots > 0) one.slots[0] = first[i];
+                   if (kSlots > 1) one.slots[1] = second[i];
+                   rules::update(rule, gradients[i], one);
+                   values[i] = one.value;
+                   if (kSlots > 0) first[i] = one.slots[0];
+                   if (kSlots > 1) second[i] = one.slots[1];
+                 }
+               });
+}
+
 }  // namespace
 
 void widen(const Parameters& parameters, Values& values) {
@@ -54,18 +73,14 @@ State rounded(const std::vector<int>& widths, const WideState& wide) {
 
 void update(const Optimizer& optimizer, std::int64_t step, const Values& gradient, WideState& state) {
   const rules::OptimizerStep rule = rules::at_step(optimizer, static_cast<double>(step));
-  parallel_for(static_cast<std::int64_t>(gradient.size()), kElementsChunk,
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t i = begin; i < end; ++i) {
-                   rules::Parameter one{.value = state.parameters[i]};
-                   for (std::size_t slot = 0; slot < state.slots.size(); ++slot)
-                     one.slots[slot] = state.slots[slot][i];
-                   rules::update(rule, gradient[i], one);
-                   state.parameters[i] = one.value;
-                   for (std::size_t slot = 0; slot < state.slots.size(); ++slot)
-                     state.slots[slot][i] = one.slots[slot];
-                 }
-               });
+  switch (state.slots.size()) {
+    case 0:
+      return update_each<0>(rule, gradient, state);
+    case 1:
+      return update_each<1>(rule, gradient, state);
+    default:
+      return update_each<2>(rule, gradient, state);
+  }
 }
 
 void subtract(const WideState& other, WideState& state) {

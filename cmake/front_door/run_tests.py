@@ -33,8 +33,15 @@ SHARDS = 4
 SANITIZERS = ("racecheck", "memcheck", "synccheck")  # the slowest first
 SANITIZER_FAILED = 86
 MOST_NAMED = 4  # of the tests that a line says were not finished; the record has all
-# The vendor's library holds no PTX to compile, so nothing in its tests can run that way.
-WITHOUT_PTX = ("cublaslt_test",)
+# The vendor's library holds no PTX to compile, so nothing in its tests can run that way; nor can kernels that
+# are compiled at set-up, which are machine code.
+WITHOUT_PTX = (
+    "cublaslt_test",
+    "cuda_resident_tests",
+    "cuda_compiled_resident_tests",
+    "cuda_fused_tests",
+    "cuda_streamed_tests",
+)
 # Minutes for a shard, so its jobs begin before all others: a run lasts as long as what ends last.
 LONGEST = "racecheck: cuda_resident_tests"
 # Tests that take minutes, as they compile with torch.compile: each is a job of its own.
@@ -173,6 +180,18 @@ def gtest_jobs(build, parts, environment, sanitizer):
         yield from program_jobs(
             part, build / "bin" / name, tests, filter_of(part), wrapper, environment | variables, alone
         )
+
+
+def compile_kernels(build, logs, environment):
+    """What tests compile when they make a trainer, once for all; that a kernel fails is the tests' to say."""
+    for program in sorted((build / "bin").glob("compile_*_kernels")):
+        begun = time.monotonic()
+        with (logs / f"{program.name}.log").open("wb") as log:
+            status = subprocess.run(
+                [program], env=os.environ | environment, stdout=log, stderr=subprocess.STDOUT, check=False
+            ).returncode
+        say = "compiled" if status == 0 else "some failed"
+        print(f"{program.name}: {say} ({time.monotonic() - begun:.0f} s)", flush=True)
 
 
 def runs_in(part, row):
@@ -357,6 +376,9 @@ def parsed_arguments():
         "--style", default="0,0,0", help="counts of the checks before, for the record's `tests`"
     )
     parser.add_argument("--sanitizer", default="")
+    parser.add_argument(
+        "--compile-first", action="store_true", help="the kernels that tests compile, side by side"
+    )
     parser.add_argument("--torch-libraries", default="", help="folders for LD_LIBRARY_PATH")
     parser.add_argument(
         "--kernel-digest", default="", help="of the build; a record is written when it is given"
@@ -373,6 +395,12 @@ def main():
     print(f"logs: {options.logs}", flush=True)
     folders = [folder for folder in (options.torch_libraries, os.environ.get("LD_LIBRARY_PATH")) if folder]
     environment = {"LD_LIBRARY_PATH": ":".join(folders)} if folders else {}
+    # Programs and shards compile each kernel once (tests/cuda/kept_kernels.h).
+    environment["HEADROOM_TEST_CUBINS"] = os.environ.get(
+        "HEADROOM_TEST_CUBINS", str(options.logs.resolve() / "cubins")
+    )
+    if options.compile_first:
+        compile_kernels(options.build, options.logs, environment)
     parts = [part for part in ("tests", *SANITIZERS, "ptx_jit") if part in options.parts.split(",")]
     with_pytest = "tests" in parts or options.parts == "pytest"
     jobs = list(pytest_jobs(options.root)) if with_pytest else []

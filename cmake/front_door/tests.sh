@@ -92,7 +92,7 @@ test_with_gpu() {
   else
     note_failure "verification record: the build is not of these kernel sources; nothing is written"
   fi
-  run_side_by_side --parts "$parts" --within $((within - SECONDS)) --sanitizer "$(sanitizer)" "${digest[@]}"
+  run_side_by_side --compile-first --parts "$parts" --within $((within - SECONDS)) --sanitizer "$(sanitizer)" "${digest[@]}"
 }
 
 kernel_digest() { "$python" "$front_door/verification.py" digest "$root"; }

@@ -19,21 +19,20 @@
 
 namespace headroom::fused {
 
-/// Whether outputs are compared with fp32 targets. The kernels compiled ahead know labels alone; those that are compiled for a network,
-/// and those that the CPU plays, take both.
+/// Whether outputs are compared with fp32 targets. A kernel compiled with FUSED_PLAIN is for cross-entropy, ReLU and plain SGD alone.
 MACHINE_BOTH constexpr bool has_targets([[maybe_unused]] const Plan& plan) {
-#if defined(FUSED_PLAN) || defined(HEADROOM_FUSED_TARGETS)
-  return plan.loss != static_cast<std::int32_t>(Loss::kCrossEntropy);
-#else
+#ifdef FUSED_PLAIN
   return false;
+#else
+  return plan.loss != static_cast<std::int32_t>(Loss::kCrossEntropy);
 #endif
 }
 /// Whether the optimizer has slots; likewise.
 MACHINE_BOTH constexpr bool has_slots([[maybe_unused]] const Plan& plan) {
-#if defined(FUSED_PLAN) || defined(HEADROOM_FUSED_TARGETS)
-  return plan.slots > 0;
-#else
+#ifdef FUSED_PLAIN
   return false;
+#else
+  return plan.slots > 0;
 #endif
 }
 /// Floats of a sample's targets.
@@ -87,8 +86,8 @@ struct PipelineArguments {
   std::int64_t* trained_step;  ///< the step's number, for its update
   unsigned char* kept;  ///< [pairs][kKeptTiles][kKeptTileBytes], of pairs only: what waits for its gradient
 };
-/// The plan that a kernel goes by: its argument's. A kernel that is compiled for one network has it as a constant instead,
-/// made of the words that FUSED_PLAN holds (compiled/compiled.h).
+/// The plan that a kernel goes by: its argument's, or a constant that is made of the words that FUSED_PLAN holds. Which of the two,
+/// compiled/compiled.h says.
 #ifdef FUSED_PLAN
 struct PlanWords {
   std::uint32_t words[sizeof(Plan) / sizeof(std::uint32_t)];
@@ -262,42 +261,13 @@ struct UpdateArguments {
 /// stages < 2: the network leaves no room for a ring.
 ChainLayout chain_layout(const Plan& plan, int shared_limit);
 
-/// The chain of one format and padded width; defined in launch.cuh, one translation unit each.
-template <class Format, int kWidth>
-struct Chain {
-  static void launch(const ChainArguments& arguments, int blocks, cudaStream_t stream);
+/// How the kernel that takes tiles is launched: threads of a thread block, bytes of its shared memory, and how many of them take tiles
+/// together, as a cluster. `shared_limit`: what a thread block may have.
+struct BlockShape {
+  int threads, shared_bytes, cluster;
 };
-void launch_chain(Precision precision, const ChainArguments& arguments, int blocks, cudaStream_t stream);
-template <class Format>
-struct Pipeline {
-  static void launch(const PipelineArguments& arguments, int blocks, cudaStream_t stream);
-};
-template <class Format>
-struct Apart {
-  static void launch(const PipelineArguments& arguments, int blocks, cudaStream_t stream);
-};
-template <class Format>
-struct Warps {
-  static void launch(const PipelineArguments& arguments, int blocks, cudaStream_t stream);
-};
-template <class Format>
-struct Cluster {
-  static int fitting(int hidden);
-  static void launch(const PipelineArguments& arguments, int clusters, cudaStream_t stream);
-};
-template <class Format>
-struct Pair {
-  static int fitting();
-  static void launch(const PipelineArguments& arguments, int pairs, cudaStream_t stream);
-};
-/// How many clusters, or pairs, the device holds at once.
-int fitting_clusters(Precision precision, const Plan& plan);
-void launch_cluster(Precision precision, const PipelineArguments& arguments, int clusters,
-                    cudaStream_t stream);
-void launch_warps(Precision precision, const PipelineArguments& arguments, int blocks, cudaStream_t stream);
-void launch_apart(Precision precision, const PipelineArguments& arguments, int blocks, cudaStream_t stream);
-void launch_pipeline(Precision precision, const PipelineArguments& arguments, int blocks,
-                     cudaStream_t stream);
+BlockShape block_shape(const Plan& plan, int shared_limit);
+
 /// blocks: on the device.
 void launch_gradients(Precision precision, const GradientBlock* blocks, int count, std::int64_t batch_bytes,
                       const StepState* state, float* partials, cudaStream_t stream);

@@ -1,27 +1,48 @@
-// Which kernel a plan gets; the weight gradients' kernel.
+// How the kernel that takes tiles is launched, from the maps of shared memory in each form's own file; the weight gradients' kernel.
+#include <stdexcept>
+#include <string>
+
 #include "device/check.h"
+#include "fused/apart.cuh"
+#include "fused/cluster.cuh"
 #include "fused/gradient.cuh"
+#include "fused/pair.cuh"
+#include "fused/pipeline.cuh"
+#include "fused/warps.cuh"
 #include "machine/formats.cuh"
 #include "machine/launch_config.h"
 #include "machine/panels.h"
 
 namespace headroom::fused {
-
 namespace {
 
-template <class Format>
-void launch_chain_of(const ChainArguments& arguments, int blocks, cudaStream_t stream) {
-  switch (arguments.plan.width) {
-    case 32:
-      return Chain<Format, 32>::launch(arguments, blocks, stream);
-    case 64:
-      return Chain<Format, 64>::launch(arguments, blocks, stream);
-    default:
-      return Chain<Format, 128>::launch(arguments, blocks, stream);
-  }
+/// Map<hidden>::kSharedBytes, for the depths that the map is made for.
+template <template <int> class Map, int kHidden, int kMost>
+int shared_bytes_of(int hidden) {
+  if (hidden == kHidden) return Map<kHidden>::kSharedBytes;
+  if constexpr (kHidden < kMost) return shared_bytes_of<Map, kHidden + 1, kMost>(hidden);
+  throw std::logic_error("cuda-fused: no kernel of " + std::to_string(hidden) + " hidden layers");
 }
 
 }  // namespace
+
+BlockShape block_shape(const Plan& plan, int shared_limit) {
+  switch (plan.form) {
+    case Form::kGeneral:
+      return {kChainThreads, chain_layout(plan, shared_limit).shared_bytes, 1};
+    case Form::kWarps:
+      return {kWarpThreads, shared_bytes_of<WarpMap, 1, kMaxOwners>(plan.hidden), 1};
+    case Form::kPipeline:
+      return {plan.hidden * kWarpgroup, shared_bytes_of<PipelineMap, 1, kMaxOwners>(plan.hidden), 1};
+    case Form::kApart:
+      return {kApartThreads, shared_bytes_of<ApartMap, 1, kMaxOwners>(plan.hidden), 1};
+    case Form::kCluster:
+      return {kClusterThreads, shared_bytes_of<ClusterMap, 2, kMaxOwners>(plan.hidden), plan.hidden};
+    case Form::kPair:
+      return {kPairThreads, PairMap::kSharedBytes, 2};
+  }
+  throw std::logic_error("cuda-fused: not a Form");
+}
 
 ChainLayout chain_layout(const Plan& plan, int shared_limit) {
   ChainLayout layout{};
@@ -41,49 +62,6 @@ ChainLayout chain_layout(const Plan& plan, int shared_limit) {
   layout.barrier_begin = layout.mask_begin + masks;
   layout.shared_bytes = layout.barrier_begin + kBarrierBytes;
   return layout;
-}
-
-void launch_chain(Precision precision, const ChainArguments& arguments, int blocks, cudaStream_t stream) {
-  if (precision == Precision::kBf16)
-    launch_chain_of<Bf16>(arguments, blocks, stream);
-  else
-    launch_chain_of<Fp16>(arguments, blocks, stream);
-}
-
-void launch_warps(Precision precision, const PipelineArguments& arguments, int blocks, cudaStream_t stream) {
-  if (precision == Precision::kBf16)
-    Warps<Bf16>::launch(arguments, blocks, stream);
-  else
-    Warps<Fp16>::launch(arguments, blocks, stream);
-}
-
-void launch_apart(Precision precision, const PipelineArguments& arguments, int blocks, cudaStream_t stream) {
-  if (precision == Precision::kBf16)
-    Apart<Bf16>::launch(arguments, blocks, stream);
-  else
-    Apart<Fp16>::launch(arguments, blocks, stream);
-}
-
-void launch_pipeline(Precision precision, const PipelineArguments& arguments, int blocks,
-                     cudaStream_t stream) {
-  if (precision == Precision::kBf16)
-    Pipeline<Bf16>::launch(arguments, blocks, stream);
-  else
-    Pipeline<Fp16>::launch(arguments, blocks, stream);
-}
-
-int fitting_clusters(Precision precision, const Plan& plan) {
-  const bool bf16 = precision == Precision::kBf16;
-  if (plan.form == Form::kPair) return bf16 ? Pair<Bf16>::fitting() : Pair<Fp16>::fitting();
-  return bf16 ? Cluster<Bf16>::fitting(plan.hidden) : Cluster<Fp16>::fitting(plan.hidden);
-}
-
-void launch_cluster(Precision precision, const PipelineArguments& arguments, int clusters,
-                    cudaStream_t stream) {
-  const auto launch = precision == Precision::kBf16
-                          ? (arguments.plan.form == Form::kPair ? Pair<Bf16>::launch : Cluster<Bf16>::launch)
-                          : (arguments.plan.form == Form::kPair ? Pair<Fp16>::launch : Cluster<Fp16>::launch);
-  launch(arguments, clusters, stream);
 }
 
 void launch_gradients(Precision precision, const GradientBlock* blocks, int count, std::int64_t batch_bytes,

@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "core/error.h"
+#include "device/check.h"
 #include "device/copies.h"
 #include "device/device.h"
 #include "fused/kernels.h"
+#include "machine/launch_config.h"
 #include "trainers/graph_trainer.h"
 #include "trainers/samples.h"
 
@@ -29,13 +31,15 @@ Limits limits_of(int device) {
 }
 
 /// Thread blocks, or clusters, that each take tiles. Throws UnsupportedError if the device holds none.
-int workers(Precision precision, const Plan& plan, int sm_count) {
-  if (in_clusters(plan.form)) {
-    const int fitting = fitting_clusters(precision, plan);
+int workers(const Plan& plan, const BlockShape& shape, const void* kernel, int sm_count) {
+  allow_shared_bytes(kernel, shape.shared_bytes);
+  if (shape.cluster > 1) {
+    const LaunchConfig launch(shape.cluster, shape.threads, shape.shared_bytes, nullptr, shape.cluster);
+    int fitting = 0;
+    CUDA_CHECK(cudaOccupancyMaxActiveClusters(&fitting, kernel, &launch.config));
     if (fitting < 1)
       throw UnsupportedError("cuda-fused: the device, with " + std::to_string(sm_count) +
-                             " multiprocessors, holds no cluster of " +
-                             std::to_string(plan.form == Form::kPair ? 2 : plan.hidden) +
+                             " multiprocessors, holds no cluster of " + std::to_string(shape.cluster) +
                              " thread blocks with all shared memory of a multiprocessor each");
     return std::min(fitting, plan.tiles);
   }
@@ -159,13 +163,14 @@ std::int64_t steps_with_factors(const Optimizer& optimizer) {
 class FusedTrainer : public GraphTrainer {
  public:
   FusedTrainer(const Workload& workload, Precision precision, const DatasetView& data,
-               const Parameters& initial, int device, const Limits& limits, const CompilePlan& compile)
+               const Parameters& initial, int device, const Limits& limits, const MakeKernel& make)
       : GraphTrainer(workload, "cuda-fused"),
         precision_(precision),
         plan_(make_plan(workload, precision, limits)),
         batches_(data.batches(workload.batch_size)),
-        blocks_(workers(precision, plan_, limits.sm_count)),
-        compiled_(compile ? compile(plan_, limits) : nullptr) {
+        shape_(block_shape(plan_, limits.shared_bytes)),
+        kernel_(make(plan_)),
+        blocks_(workers(plan_, shape_, kernel_.function, limits.sm_count)) {
     allocate(limits.sm_count);
     upload(data);
     set_arguments(workload, limits, device_attribute(cudaDevAttrL2CacheSize, device));
@@ -200,12 +205,9 @@ class FusedTrainer : public GraphTrainer {
   }
 
   std::optional<SetupCache> setup_cache() override {
-    if (compiled_ == nullptr) return std::nullopt;
-    return compiled_->was_kept() ? SetupCache::kWarm : SetupCache::kCold;
+    return kernel_.was_kept ? SetupCache::kWarm : SetupCache::kCold;
   }
-  std::string note() override {
-    return way_of_tiles() + (compiled_ == nullptr ? "" : "; " + compiled_->note());
-  }
+  std::string note() override { return way_of_tiles() + "; " + kernel_.note; }
 
  private:
   std::string way_of_tiles() const {
@@ -552,23 +554,14 @@ class FusedTrainer : public GraphTrainer {
   }
 
   void queue_step() override {
-    if (plan_.form != Form::kGeneral) {
-      const auto launch = in_clusters(plan_.form)      ? launch_cluster
-                          : plan_.form == Form::kWarps ? launch_warps
-                          : plan_.form == Form::kApart ? launch_apart
-                                                       : launch_pipeline;
-      if (compiled_ != nullptr)
-        compiled_->launch(pipeline_, blocks_, stream_);
-      else
-        launch(precision_, pipeline_, blocks_, stream_.get());
-      return launch_update(precision_, update_, stream_.get());
-    }
-    if (compiled_ != nullptr)
-      compiled_->launch(chain_, blocks_, stream_);
-    else
-      launch_chain(precision_, chain_, blocks_, stream_.get());
-    launch_gradients(precision_, gradient_blocks_.data(), static_cast<int>(gradient_blocks_.size()),
-                     batch_bytes(), state_.data(), partials_.data(), stream_.get());
+    const bool is_general = plan_.form == Form::kGeneral;
+    void* arguments[] = {is_general ? static_cast<void*>(&chain_) : &pipeline_};
+    const LaunchConfig launch(blocks_ * shape_.cluster, shape_.threads, shape_.shared_bytes, stream_.get(),
+                              shape_.cluster);
+    CUDA_CHECK(cudaLaunchKernelExC(&launch.config, kernel_.function, arguments));
+    if (is_general)
+      launch_gradients(precision_, gradient_blocks_.data(), static_cast<int>(gradient_blocks_.size()),
+                       batch_bytes(), state_.data(), partials_.data(), stream_.get());
     launch_update(precision_, update_, stream_.get());
   }
 
@@ -578,8 +571,9 @@ class FusedTrainer : public GraphTrainer {
   const Precision precision_;
   const Plan plan_;
   const std::int64_t batches_;
-  const int blocks_;                            // of the chain
-  const std::unique_ptr<PlanKernel> compiled_;  // null: the kernels compiled ahead
+  const BlockShape shape_;
+  const jit::ReadyKernel kernel_;  // that takes tiles
+  const int blocks_;               // that do so, or clusters
 
   DeviceBuffer<float> parameters_;
   DeviceBuffer<unsigned char> image_;  // what products read of them; plan.h
@@ -635,19 +629,15 @@ std::optional<std::string> fused_refusal(const Workload& workload, Precision pre
 
 std::unique_ptr<Trainer> make_fused_trainer(const Workload& workload, Precision precision,
                                             const DatasetView& data, const Parameters& initial, int device,
-                                            const CompilePlan& compile) {
+                                            const MakeKernel& make) {
   validate(workload);
   if (const auto reason = fused_unavailable(device)) throw UnsupportedError("cuda-fused: " + *reason);
   const Limits limits = limits_of(device);
-#ifndef HEADROOM_FUSED_TARGETS
-  if (const std::string reason = beyond_plain_training(workload); !reason.empty() && !compile)
-    throw UnsupportedError("cuda-fused: " + reason);
-#endif
   if (const auto refusal = fused_refusal(workload, precision, limits))
     throw UnsupportedError("cuda-fused: " + *refusal);
   require_data_for(workload, data, "cuda-fused");
   use_device(device);
-  return std::make_unique<FusedTrainer>(workload, precision, data, initial, device, limits, compile);
+  return std::make_unique<FusedTrainer>(workload, precision, data, initial, device, limits, make);
 }
 
 }  // namespace headroom

@@ -1,4 +1,4 @@
-// `cuda-fused`: narrow networks and large batches; activations stay on the SM from the first layer to the last and back.
+// The trainer of `cuda-fused`, whose kernels are compiled at set-up (compiled/compiled.h): narrow networks and large batches; activations stay on the SM from the first layer to the last and back.
 #pragma once
 
 #include <functional>
@@ -10,24 +10,15 @@
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"
-#include "device/stream.h"
-#include "fused/kernels.h"
 #include "fused/plan.h"
+#include "jit/ready_kernel.h"
 
 namespace headroom {
 
 namespace fused {
-/// The kernel that takes tiles through the network, where it was compiled for one plan (compiled/compiled.h).
-class PlanKernel {
- public:
-  virtual ~PlanKernel() = default;
-  /// Asynchronous. `workers` as the trainer counts them: thread blocks, or clusters. The arguments are those of the plan's form.
-  virtual void launch(const ChainArguments& arguments, int workers, Stream& stream) const = 0;
-  virtual void launch(const PipelineArguments& arguments, int workers, Stream& stream) const = 0;
-  virtual bool was_kept() const = 0;     ///< whether the cache had it
-  virtual std::string note() const = 0;  ///< how it came about
-};
-using CompilePlan = std::function<std::unique_ptr<PlanKernel>(const Plan& plan, const Limits& limits)>;
+/// Makes the kernel that takes tiles through the network of a plan. Its argument is ChainArguments in the general form, PipelineArguments
+/// in the others.
+using MakeKernel = std::function<jit::ReadyKernel(const Plan& plan)>;
 }  // namespace fused
 
 /// Why CUDA device `device` cannot run cuda-fused; nullopt if it can.
@@ -41,9 +32,9 @@ std::optional<std::string> fused_refusal(const Workload& workload, Precision pre
 /// Throws UnsupportedError with the reason of one of these two, or with how many thread blocks or bytes the device lacks;
 /// InputError if the data does not fit the workload, OutOfMemoryError.
 /// No wait of its kernels has a bound. The host watches their steps instead, and train() throws DeviceStuckError.
-/// `compile` gives the kernel that takes tiles; without it that is the one compiled ahead.
+/// And what `make` throws: compiled/compiled.h has the one of the row.
 std::unique_ptr<Trainer> make_fused_trainer(const Workload& workload, Precision precision,
                                             const DatasetView& data, const Parameters& initial, int device,
-                                            const fused::CompilePlan& compile = {});
+                                            const fused::MakeKernel& make);
 
 }  // namespace headroom

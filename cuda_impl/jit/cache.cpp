@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "jit/digest.h"
+#include "jit/kernel.h"
 #include "jit/sources.h"
 
 namespace headroom::jit {
@@ -85,6 +86,11 @@ std::string note_of(const Cubin& cubin) {
          cubin.compiler + ", " + std::to_string(cubin.registers) + " registers";
 }
 
+ReadyKernel ready(const Cubin& cubin) {
+  const auto kernel = std::make_shared<const Kernel>(cubin);
+  return {.function = kernel->handle(), .was_kept = cubin.was_kept, .note = note_of(cubin), .code = kernel};
+}
+
 std::string digest_of(const Request& request, const Architecture& architecture) {
   static const std::string sources = [] {
     Digest digest;
@@ -115,7 +121,7 @@ Cubin compile(const Request& request, const Architecture& architecture, const Co
                                   : cache.find(key_of(request, architecture, *compiler));
   if (!kept && compiler == nullptr)
     throw UnsupportedError("kernel '" + request.name +
-                           "' is not in the cache, and neither nvcc with g++ nor NVRTC is here");
+                           "' is not in the cache, and no compiler is here; install nvcc and g++, or NVRTC");
   Cubin cubin = kept ? std::move(*kept) : compiler->compile(request, architecture);
   cubin.was_kept = kept.has_value();
   if (!cubin.was_kept) {

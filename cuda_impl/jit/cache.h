@@ -11,6 +11,7 @@
 
 #include "jit/compiler.h"
 #include "jit/kept_files.h"
+#include "jit/ready_kernel.h"
 #include "jit/request.h"
 
 namespace headroom::jit {
@@ -38,6 +39,8 @@ class Cache {
 Cache cubins_in(const std::string& cache_folder);
 /// For a record: who made it and when, and its registers.
 std::string note_of(const Cubin& cubin);
+/// Loads it onto the current device. Throws CudaError.
+ReadyKernel ready(const Cubin& cubin);
 
 /// Of its text and options, all embedded headers, and the architecture.
 std::string digest_of(const Request& request, const Architecture& architecture);

@@ -182,6 +182,15 @@ MACHINE_DEVICE void tensor_load(std::uint32_t shared, const void* map, int colum
       "l"(map), "r"(column), "r"(row), "r"(slice), "r"(barrier)
       : "memory");
 }
+/// Of a map of panels: from `row` and `panel` on.
+MACHINE_DEVICE void tensor_load_panels(std::uint32_t shared, const void* map, int row, int panel, int slice,
+                                       std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+      "%5}], [%6];" ::"r"(shared),
+      "l"(map), "r"(0), "r"(row), "r"(panel), "r"(slice), "r"(barrier)
+      : "memory");
+}
 MACHINE_DEVICE void tensor_store(const void* map, int column, int row, int slice, std::uint32_t shared) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
                "r"(column), "r"(row), "r"(slice), "r"(shared)

@@ -1,6 +1,8 @@
 // The encoder is a function of the driver. It is found through the runtime, so that a program without a driver starts.
 #include "machine/tensor_map.h"
 
+#include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -22,43 +24,69 @@ Encoder find_encoder() {
   return reinterpret_cast<Encoder>(function);
 }
 
-/// `rank`: 2 of a matrix, 3 of slices.
-CUtensorMap encode_map(cuuint32_t rank, Element element, const void* data, std::int64_t slices,
-                       std::int64_t rows, std::int64_t columns, std::int64_t pitch, int box_rows) {
+/// A tensor of up to four dimensions, innermost first; strides: bytes from one to the next, of all but the innermost.
+struct Tensor {
+  int rank;
+  std::int64_t extents[4], strides[3];
+  int box[4];
+};
+
+CUtensorMap encode_map(Element element, const void* data, const Tensor& tensor) {
   static const Encoder encode = find_encoder();
   CUtensorMap map{};
   const auto type = element == Element::kBf16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                     : element == Element::kFp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-  // Innermost dimension first.
-  const auto unsigned_of = [](std::int64_t value) { return static_cast<cuuint64_t>(value); };
-  const cuuint64_t extents[] = {unsigned_of(columns), unsigned_of(rows), unsigned_of(slices)};
-  const cuuint64_t strides[] = {unsigned_of(pitch * bytes_of(element)),
-                                unsigned_of(rows * pitch * bytes_of(element))};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_columns(element)), static_cast<cuuint32_t>(box_rows),
-                            1};
-  const cuuint32_t every[] = {1, 1, 1};
-  const CUresult code = encode(&map, type, rank, const_cast<void*>(data), extents, strides, box, every,
-                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (code != CUDA_SUCCESS)
-    throw std::invalid_argument(
-        "tensor map of [" + (rank == 3 ? std::to_string(slices) + ", " : std::string()) +
-        std::to_string(rows) + ", " + std::to_string(columns) + "], pitch " + std::to_string(pitch) +
-        ": driver error " + std::to_string(static_cast<int>(code)) +
-        ", expected 16-byte rows of at most 2^40 bytes");
-  return map;
+  cuuint64_t extents[4], strides[3];
+  cuuint32_t box[4];
+  std::copy(std::begin(tensor.extents), std::end(tensor.extents), extents);
+  std::copy(std::begin(tensor.strides), std::end(tensor.strides), strides);
+  std::copy(std::begin(tensor.box), std::end(tensor.box), box);
+  const cuuint32_t every[] = {1, 1, 1, 1};
+  const CUresult code =
+      encode(&map, type, static_cast<cuuint32_t>(tensor.rank), const_cast<void*>(data), extents, strides, box,
+             every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (code == CUDA_SUCCESS) return map;
+  std::string shape;
+  for (int dimension = tensor.rank - 1; dimension >= 0; --dimension)
+    shape += (shape.empty() ? "" : ", ") + std::to_string(tensor.extents[dimension]);
+  throw std::invalid_argument("tensor map of [" + shape + "], rows of " + std::to_string(tensor.strides[0]) +
+                              " bytes: driver error " + std::to_string(static_cast<int>(code)) +
+                              ", expected 16-byte rows of at most 2^40 bytes");
 }
 
 }  // namespace
 
 CUtensorMap tensor_map(Element element, const void* data, std::int64_t rows, std::int64_t columns,
                        std::int64_t pitch, int box_rows) {
-  return encode_map(2, element, data, 1, rows, columns, pitch, box_rows);
+  return encode_map(element, data,
+                    {.rank = 2,
+                     .extents = {columns, rows},
+                     .strides = {pitch * bytes_of(element)},
+                     .box = {box_columns(element), box_rows}});
 }
 CUtensorMap tensor_map(Element element, const void* data, std::int64_t slices, std::int64_t rows,
                        std::int64_t columns, std::int64_t pitch, int box_rows) {
-  return encode_map(3, element, data, slices, rows, columns, pitch, box_rows);
+  const std::int64_t row = pitch * bytes_of(element);
+  return encode_map(element, data,
+                    {.rank = 3,
+                     .extents = {columns, rows, slices},
+                     .strides = {row, rows * row},
+                     .box = {box_columns(element), box_rows, 1}});
+}
+CUtensorMap tensor_map_of_panels(Element element, const void* data, std::int64_t slices, std::int64_t rows,
+                                 std::int64_t columns, std::int64_t pitch, int box_rows, int box_panels) {
+  const std::int64_t row = pitch * bytes_of(element), across = box_columns(element);
+  const std::int64_t panels = (columns + across - 1) / across;
+  if (panels > 1 && pitch < panels * across)
+    throw std::invalid_argument("tensor map of panels: rows of " + std::to_string(pitch) +
+                                " values do not hold " + std::to_string(panels) + " whole panels");
+  return encode_map(element, data,
+                    {.rank = 4,
+                     .extents = {std::min(columns, across), rows, panels, slices},
+                     .strides = {row, across * bytes_of(element), rows * row},
+                     .box = {static_cast<int>(across), box_rows, box_panels, 1}});
 }
 
 }  // namespace headroom::machine

@@ -21,5 +21,11 @@ CUtensorMap tensor_map(Element element, const void* data, std::int64_t rows, std
 /// The same of `slices` such matrices, each right behind the one before: boxes lie in one slice, and end with it.
 CUtensorMap tensor_map(Element element, const void* data, std::int64_t slices, std::int64_t rows,
                        std::int64_t columns, std::int64_t pitch, int box_rows);
+/// Of such matrices as panels of box_columns() columns: a box is `box_panels` panels next to each other, of `box_rows` rows each, one behind
+/// the other in shared memory. One instruction fetches as much as it says, and takes as long for 16 KB as for 8 (docs/kernels/log/tiled.md).
+/// What lies between the last column and the end of its panel is read, and has to be zero; a matrix with more columns than a panel has
+/// rows that begin at multiples of 128 bytes. std::invalid_argument otherwise.
+CUtensorMap tensor_map_of_panels(Element element, const void* data, std::int64_t slices, std::int64_t rows,
+                                 std::int64_t columns, std::int64_t pitch, int box_rows, int box_panels);
 
 }  // namespace headroom::machine

@@ -126,7 +126,7 @@ class NarrowTrainer : public PersistentTrainer {
     kernel_->launch(arguments_, stream_);
   }
   std::string describe_status(std::uint32_t status) const override {
-    return "cuda-fused-compiled: thread block " + std::to_string(status >> 16) + " of " +
+    return "cuda-fused: thread block " + std::to_string(status >> 16) + " of " +
            std::to_string(plan_.blocks) + " waited too long at meeting " + std::to_string(status & 0xffff) +
            " of a launch; it was given up";
   }
@@ -172,11 +172,11 @@ std::unique_ptr<Trainer> make_narrow_trainer(const Workload& workload, Precision
                                              const DatasetView& data, const Parameters& initial, int device,
                                              const CompileStep& compile, const Options& options) {
   validate(workload);
-  if (const auto reason = device_missing(device)) throw UnsupportedError("cuda-fused-compiled: " + *reason);
+  if (const auto reason = device_missing(device)) throw UnsupportedError("cuda-fused: " + *reason);
   const Limits limits = limits_of(device);
   if (const auto reason = refusal(workload, precision, limits))
-    throw UnsupportedError("cuda-fused-compiled: " + *reason);
-  require_data_for(workload, data, "cuda-fused-compiled");
+    throw UnsupportedError("cuda-fused: " + *reason);
+  require_data_for(workload, data, "cuda-fused");
   use_device(device);
   return std::make_unique<NarrowTrainer>(workload, precision, data, initial,
                                          compile(workload, precision, limits, options.plan), options);

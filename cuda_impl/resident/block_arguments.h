@@ -1,7 +1,5 @@
-// What a launch of the block kernel is given, and how the host asks for one.
+// What a launch of the block kernel is given.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include "resident/arguments.h"
 #include "resident/block_plan.h"
@@ -28,10 +26,10 @@ struct BlockArguments {
 
 inline constexpr int kBlockStepThreads = 32 * kBlockWarps;
 
-const void* block_kernel();
-
+#ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 /// inputs [batches * batch, in] fp32 -> tiles, padding zero. Asynchronous.
 void pack_blocks(const BlockPlan& plan, const float* features, std::int64_t batches, unsigned char* x_tiles,
                  cudaStream_t stream);
+#endif
 
 }  // namespace headroom::resident

@@ -100,7 +100,9 @@ constexpr BlockLayout block_layout() {
 /// Bytes of a buffer of partial sums of a gradient in global memory.
 inline constexpr int kBlockGradientBytes = kBlockClusters * kBlockWidth * 128;
 
+#ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 /// Throws UnsupportedError with what does not fit: precision, layers, batch, classes, widths, or bytes.
 BlockPlan make_block_plan(const Workload& workload, Precision precision, const Limits& limits);
+#endif
 
 }  // namespace headroom::resident

@@ -1,7 +1,5 @@
-// What a launch of the patch kernel is given, and how the host asks for one.
+// What a launch of the patch kernel is given.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include "resident/arguments.h"
 #include "resident/patch_plan.h"
@@ -27,13 +25,10 @@ struct PatchArguments {
   float gradient_scale;        // loss scale / batch size
 };
 
-/// In fp16 or bf16, which is what a plan is made for.
-const void* patch_kernel(Precision precision);
-const void* patch_kernel_fp16();
-const void* patch_kernel_bf16();
-
+#ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 /// inputs [batches * batch, in] fp32 -> tiles, rounded to the precision, padding zero. Asynchronous.
 void pack_patches(const PatchPlan& plan, Precision precision, const float* features, std::int64_t batches,
                   unsigned char* x_rows, cudaStream_t stream);
+#endif
 
 }  // namespace headroom::resident

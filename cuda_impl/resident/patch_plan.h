@@ -84,7 +84,9 @@ struct PatchPlan {
   std::int64_t weight_begin[kPatchLayers], bias_begin[kPatchLayers];  // in the flat parameters
 };
 
+#ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 /// Throws UnsupportedError with what does not fit: precision, layers, batch, classes, widths, or bytes.
 PatchPlan make_patch_plan(const Workload& workload, Precision precision, const Limits& limits);
+#endif
 
 }  // namespace headroom::resident

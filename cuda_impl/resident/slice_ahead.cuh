@@ -546,26 +546,4 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
   }
 };
 
-template <class Format, int kTeam, int kSlices, int kOfTeams>
-SliceKernel slice_ahead_kernel_with() {
-  return slice_kernel_of_members<SliceAheadMember<Format, kTeam, kSlices, kOfTeams>>(
-      {.form = Form::kGrid,
-       .pairs = 1,
-       .team = kTeam,
-       .own = 1,
-       .ahead_slices = kSlices,
-       .gram_teams = kOfTeams});
-}
-template <class Format, int kOfTeams>
-SliceKernel slice_ahead_kernel_of(int team, int slices) {
-  if (slices == 1) return slice_ahead_kernel_with<Format, 4, 1, kGramTeams>();
-  return team == 3 ? slice_ahead_kernel_with<Format, 3, 2, kOfTeams>()
-                   : slice_ahead_kernel_with<Format, 4, 2, kOfTeams>();
-}
-template <class Format>
-SliceKernel slice_ahead_kernel_of(int team, int slices, int gram_teams) {
-  return gram_teams > 0 ? slice_ahead_kernel_of<Format, kGramTeams>(team, slices)
-                        : slice_ahead_kernel_of<Format, 0>(team, slices);
-}
-
 }  // namespace headroom::resident

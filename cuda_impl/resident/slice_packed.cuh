@@ -390,10 +390,4 @@ class SlicePackedMember : SliceTwoMember<Format, SlicePackedGrid, SlicePackedMem
   }
 };
 
-template <class Format>
-SliceKernel slice_packed_kernel_of() {
-  return slice_kernel_of_members<SlicePackedMember<Format>>(
-      {.form = Form::kGrid, .pairs = kTwoPairs, .team = 2, .own = 2, .layers = kTwoLayers});
-}
-
 }  // namespace headroom::resident

@@ -2,6 +2,7 @@
 #include "resident/slice_plan.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "core/error.h"
 #include "resident/parameter_places.h"
@@ -270,7 +271,58 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   return plan;
 }
 
+bool in_sixteen_bits(Precision precision) {
+  return precision == Precision::kFp16 || precision == Precision::kBf16;
+}
+
+/// Of the plain slice kernel, and of the first layer a step ahead: four warps serve a team, and four more have what is ahead.
+int plain_threads(const SlicePlan& plan, Precision precision) {
+  const bool serves =
+      plan.team > 1 && !in_sixteen_bits(precision) && plan.pairs <= (precision == Precision::kFp32 ? 1 : 2);
+  return kThreads + (serves ? 128 : 0) + (sums_ahead(plan) && plan.team < 4 ? 32 * kAheadInputWarps : 0);
+}
+
 }  // namespace
+
+bool has_slice_kernel(const SlicePlan& plan, Precision precision) {
+  const bool sixteen = in_sixteen_bits(precision);
+  if (in_pair_clusters(plan) && sixteen) return plan.team == 1 || plan.team == WholePair::kMostClusters;
+  if (plan.form == Form::kCluster) {
+    if (plan.team == 1) return plan.own == 1 && precision != Precision::kFp32;
+    return precision == Precision::kTf32 && sums_whole(precision, plan);
+  }
+  if (plan.own == 2) return plan.team == 2 && precision != Precision::kFp32;
+  switch (plan.team) {
+    case 1:
+      return sixteen;
+    case 2:
+      return !sixteen || plan.layers == 4;  // which divide rows
+    case 3:
+      return sums_ahead(plan);
+    default:
+      return !sixteen && (ahead_slices(plan) != 1 || gram_teams(plan) > 0);
+  }
+}
+
+int slice_threads(const SlicePlan& plan, Precision precision) {
+  if (!sums_whole(precision, plan)) return plain_threads(plan, precision);
+  // Warps of the chain, of updates, and one for what is small.
+  const bool is_whole_cluster = in_sixteen_bits(precision) && plan.form == Form::kCluster && plan.own == 1;
+  return kThreads + 32 * (is_whole_cluster ? 3 : 8);
+}
+
+std::vector<Sharing> slice_sharings(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32:
+      return {{4, 1}, {3, 1}, {2, 1}};
+    case Precision::kTf32:
+      return {{4, 1}, {2, 1}, {2, 2}};
+    case Precision::kFp16:
+    case Precision::kBf16:
+      return {{2, 2}, {2, 1}, {1, 1}};
+  }
+  throw std::logic_error("slice_sharings: not a Precision");
+}
 
 SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
                           int team, int own, int gram_teams) {
@@ -292,9 +344,7 @@ SlotPlan make_slot_plan(const Workload& workload, Precision precision, Form form
   plan.slots = workload.optimizer.slots();
   require(plan.slots > 0, "an optimizer without slots has other kernels");
   plan.slices = lay_out(workload, precision, form, limits, team, 1, false, 0, plan.slots);
-  const bool wide = precision == Precision::kFp32 || precision == Precision::kTf32;
-  const bool serves = team > 1 && wide && plan.slices.pairs <= (precision == Precision::kFp32 ? 1 : 2);
-  plan.threads = kThreads + (serves ? 128 : 0);  // kBlockThreads
+  plan.threads = plain_threads(plan.slices, precision);
   return plan;
 }
 

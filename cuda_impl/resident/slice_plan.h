@@ -7,6 +7,11 @@
 
 #include <cstdint>
 
+#ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
+#include <vector>
+
+#include "resident/sharing.h"
+#endif
 #include "resident/plan.h"
 
 namespace headroom::resident {
@@ -271,6 +276,16 @@ constexpr std::int64_t slot_bytes(int members, int tile, bool columns) {
 }
 
 #ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
+/// Whether there is a slice kernel for such a plan: a kernel with teams, launched for a plan without, would store to thread blocks
+/// that are not there.
+bool has_slice_kernel(const SlicePlan& plan, Precision precision);
+/// Of a thread block of that kernel, as its class has them (kThreadCount); a request compares both.
+int slice_threads(const SlicePlan& plan, Precision precision);
+
+/// The ways to share over the grid that a precision has kernels for, in the order in which they are tried. In 16 bits teams of one slice
+/// divide rows.
+std::vector<Sharing> slice_sharings(Precision precision);
+
 /// Throws UnsupportedError with what does not fit: layers, batch, classes, widths, or bytes. gram_teams: 0, or kGramTeams, with
 /// which the first layer's sums are made a step ahead or nothing is.
 SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,

@@ -827,10 +827,4 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
   int place_ = 0;                 // of the next sum in parts
 };
 
-template <class Format>
-SliceKernel slice_rows_kernel_of() {
-  return slice_kernel_of_members<SliceRowsMember<Format>>(
-      {.form = Form::kGrid, .pairs = kRowsPairs, .team = 2, .own = 1, .layers = 4, .whole = true});
-}
-
 }  // namespace headroom::resident

@@ -1579,29 +1579,4 @@ class SliceMember {
   float4 first_[Format::kFirstInRegisters ? kOwn * kInputs : 1];
 };
 
-template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0, int kTeam = 1,
-          int kOwn = 1>
-SliceKernel slice_steps_kernel() {
-  return slice_kernel_of_members<SliceMember<Format, ExchangeOf, kPairs, kLayers, kTeam, kOwn>>(
-      {.form = ExchangeOf<Format, kPairs>::kForm,
-       .pairs = kPairs,
-       .team = kTeam,
-       .own = kOwn,
-       .layers = kLayers});
-}
-
-/// A team of two thread blocks that own two slices of a wide network. With four layers there are slice_turned.cuh and
-/// slice_packed.cuh.
-template <class Format>
-SliceKernel slice_pair_kernel_of() {
-  return slice_steps_kernel<Format, SliceGrid, 4, 0, 2, 2>();
-}
-/// Of thread blocks alone, in 16 bits: a cluster of them has widths up to 128 and one pair a warp.
-template <class Format>
-SliceKernel slice_kernel_of(Form form, int pairs) {
-  if (form == Form::kCluster) return slice_steps_kernel<Format, SliceCluster, 1>();
-  if (pairs == 1) return slice_steps_kernel<Format, SliceGrid, 1>();
-  return pairs == 2 ? slice_steps_kernel<Format, SliceGrid, 2>() : slice_steps_kernel<Format, SliceGrid, 4>();
-}
-
 }  // namespace headroom::resident

@@ -456,10 +456,4 @@ class SliceTurnedMember : SliceTwoMember<Format, SliceTurnedGrid, SliceTurnedMem
   Half active_[2];  // what this lane published below the third layer, which masks its gradients
 };
 
-template <class Format>
-SliceKernel slice_turned_kernel_of() {
-  return slice_kernel_of_members<SliceTurnedMember<Format>>(
-      {.form = Form::kGrid, .pairs = kTwoPairs, .team = 2, .own = 2, .layers = kTwoLayers});
-}
-
 }  // namespace headroom::resident

@@ -477,10 +477,4 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
   }
 };
 
-template <class Format>
-SliceKernel slice_whole_kernel_of() {
-  return slice_kernel_of_members<SliceWholeMember<Format>>(
-      {.form = Form::kCluster, .pairs = 1, .team = 1, .own = 1, .layers = 4, .whole = true});
-}
-
 }  // namespace headroom::resident

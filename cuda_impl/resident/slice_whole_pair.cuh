@@ -845,14 +845,4 @@ class SliceWholePair {
   Master first_[kInputs][2], masters_[3][kSlices];  // of the first three matrices
 };
 
-template <class Format, int kClusters>
-SliceKernel slice_whole_pair_kernel_of() {
-  return slice_kernel_of_members<SliceWholePair<Format, kClusters>>({.form = Form::kCluster,
-                                                                     .pairs = WholePair::kPairs,
-                                                                     .team = kClusters,
-                                                                     .own = 2,
-                                                                     .layers = 4,
-                                                                     .whole = true});
-}
-
 }  // namespace headroom::resident

@@ -754,10 +754,4 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   const int part_;
 };
 
-template <class Format>
-SliceKernel slice_whole_rows_kernel_of() {
-  return slice_kernel_of_members<SliceWholeRowsMember<Format>>(
-      {.form = Form::kCluster, .pairs = 1, .team = Rows::kClusters, .own = 1, .layers = 4, .whole = true});
-}
-
 }  // namespace headroom::resident

@@ -819,14 +819,4 @@ class SliceWideRowsMember : RowClusters<Format> {
   int batch_ = 0, next_batch_ = 0;  // of this step and the next
 };
 
-template <class Format>
-SliceKernel slice_wide_rows_kernel_of() {
-  return slice_kernel_of_members<SliceWideRowsMember<Format>>({.form = Form::kCluster,
-                                                               .pairs = 1,
-                                                               .team = WideRows::kClusters,
-                                                               .own = WideRows::kOwn,
-                                                               .layers = 4,
-                                                               .whole = true});
-}
-
 }  // namespace headroom::resident

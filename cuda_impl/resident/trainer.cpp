@@ -32,19 +32,16 @@ constexpr std::int64_t kMostSteps = std::int64_t{1} << 16;
 
 /// One of the kernels with its plan, and what of the plan the host needs whichever it is.
 struct Program {
-  std::variant<BlockPlan, SlicePlan, SlotPlan, PatchPlan, ColumnPlan> plan;
-  const void* kernel;
-  std::shared_ptr<const PlanKernel> compiled;  // if it was, for this plan
-  int threads;                                 // of a block
+  AnyPlan plan;
+  std::shared_ptr<const PlanKernel> kernel;
   Form form;
   std::int32_t members, cluster, team, batch, exchanges, shared_bytes;  // cluster: thread blocks of one
   std::int64_t exchange_bytes, x_batch_bytes;
 
-  template <class AnyPlan>
-  Program(const AnyPlan& given, const void* its_kernel, int its_threads)
+  template <class OnePlan>
+  Program(const OnePlan& given, std::shared_ptr<const PlanKernel> made)
       : plan(given),
-        kernel(its_kernel),
-        threads(its_threads),
+        kernel(std::move(made)),
         form(layout_of(given).form),
         members(blocks_of(layout_of(given))),
         cluster(cluster_of(layout_of(given))),
@@ -54,11 +51,6 @@ struct Program {
         shared_bytes(layout_of(given).shared_bytes),
         exchange_bytes(layout_of(given).exchange_bytes),
         x_batch_bytes(layout_of(given).x_batch_bytes) {}
-  template <class AnyPlan>
-  Program(const AnyPlan& given, std::shared_ptr<const PlanKernel> made)
-      : Program(given, made->function(), made->threads()) {
-    compiled = std::move(made);
-  }
 
   static const SlicePlan& layout_of(const SlotPlan& plan) { return plan.slices; }
   template <class OtherPlan>
@@ -101,8 +93,7 @@ struct Program {
            (in_clusters && members > cluster ? std::to_string(members / cluster) + " clusters"
                                              : std::string(to_string(form))) +
            " of " + std::to_string(in_clusters ? cluster : members) + " thread blocks, " +
-           std::to_string(shared_bytes) + " bytes of shared memory each" +
-           (compiled ? "; " + compiled->note() : std::string());
+           std::to_string(shared_bytes) + " bytes of shared memory each; " + kernel->note();
   }
 };
 
@@ -112,7 +103,7 @@ struct LaunchShape {
 
   LaunchShape(const Program& plan, cudaStream_t stream) {
     config.gridDim = dim3(static_cast<unsigned>(plan.members));
-    config.blockDim = dim3(static_cast<unsigned>(plan.threads));
+    config.blockDim = dim3(static_cast<unsigned>(plan.kernel->threads()));
     config.dynamicSmemBytes = static_cast<std::size_t>(plan.shared_bytes);
     config.stream = stream;
     config.attrs = attributes;
@@ -134,7 +125,7 @@ struct LaunchShape {
 
 /// Lets the kernel have its shared memory, and asks whether all members can be resident at once. The reason if not.
 std::optional<std::string> not_resident(const Program& plan, int sm_count) {
-  const void* kernel = plan.kernel;
+  const void* kernel = plan.kernel->function();
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
   int fitting = 0;
   if (plan.form == Form::kCluster || plan.cluster > 1) {
@@ -146,7 +137,7 @@ std::optional<std::string> not_resident(const Program& plan, int sm_count) {
     fitting = clusters * plan.cluster;
   } else {
     int blocks = 0;
-    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, plan.threads,
+    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, plan.kernel->threads(),
                                                              static_cast<std::size_t>(plan.shared_bytes)));
     fitting = blocks * sm_count;
   }
@@ -255,25 +246,30 @@ bool keeps_slots_outside(const Workload& workload, Precision precision, const Li
 }
 
 /// What no kernel takes.
-void require_a_shape_with_kernels(const Workload& workload) {
+void require_a_shape_with_kernels(const Workload& workload, bool is_for_columns) {
   const auto require = [](bool fits, const std::string& what, const std::string& takes) {
     if (!fits) throw UnsupportedError("cuda-resident: " + what + "; it trains " + takes);
   };
   const auto layers = workload.layers();
   require(layers >= 2 && layers <= resident::kMaxLayers, std::to_string(layers) + " layers",
           "2 to " + std::to_string(resident::kMaxLayers));
-  require(workload.batch_size <= kGroupRows, "batch size " + std::to_string(workload.batch_size),
-          "up to " + std::to_string(kGroupRows));
+  const int most_rows = is_for_columns ? kMostColumnRows : kGroupRows;
+  require(workload.batch_size <= most_rows, "batch size " + std::to_string(workload.batch_size),
+          "up to " + std::to_string(most_rows));
   const std::string outputs = workload.loss == Loss::kCrossEntropy ? " classes" : " outputs";
   require(workload.outputs() <= kMostClasses, std::to_string(workload.outputs()) + outputs,
           "up to " + std::to_string(kMostClasses));
 }
 
-/// The first kernel and form that fit; throws the last one's reason. With a maker, of those that it makes. The slice kernel is
-/// several times faster than the patch kernel at the widths that both take.
+/// The first kernel and form that fit, of those that `maker` makes; throws the last one's reason. The slice kernel is several
+/// times faster than the patch kernel at the widths that both take.
 Program choose_program(const Workload& workload, Precision precision, const Limits& limits,
-                       const ResidentOptions& options, const KernelMaker* maker) {
-  require_a_shape_with_kernels(workload);
+                       const ResidentOptions& options, const KernelMaker& maker) {
+  using Kernel = ResidentOptions::Kernel;
+  // Larger batches are for columns alone; the others, and columns where these do not fit, say so themselves.
+  const bool is_for_columns =
+      in_sixteen_bits(precision) && (options.kernel == Kernel::kAny || options.kernel == Kernel::kColumns);
+  require_a_shape_with_kernels(workload, is_for_columns);
   std::vector<Form> forms = {Form::kGrid};
   if (widest_hidden(workload) <= kMaxCluster * kSliceColumns) forms = {Form::kCluster, Form::kGrid};
   if (options.form == ResidentOptions::Form::kCluster) forms = {Form::kCluster};
@@ -297,16 +293,15 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
     return options.kernel == Kernel::kAny || options.kernel == kernel;
   };
   const auto consider_columns = [&] {
-    if (maker == nullptr || !allowed(Kernel::kColumns) || options.form != ResidentOptions::Form::kAny ||
+    if (!allowed(Kernel::kColumns) || options.form != ResidentOptions::Form::kAny ||
         options.sharing.team != 0)
       return;
     consider([&] {
       const ColumnPlan plan = make_column_plan(workload, precision, limits);
-      return Program(plan, maker->make(plan, precision));
+      return Program(plan, maker.make(plan, precision));
     });
   };
-  if (const std::string beyond = beyond_plain_training(workload); !beyond.empty()) {
-    if (maker == nullptr) throw UnsupportedError("cuda-resident: " + beyond);
+  if (!beyond_plain_training(workload).empty()) {
     // With four layers slices, which hold all their slots in shared memory, were the faster ones there (version 53 of the log).
     const bool has_faster_slices = workload.layers() == 4 && keeps_slots_outside(workload, precision, limits);
     if (!has_faster_slices) consider_columns();
@@ -314,7 +309,7 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
       for (const int team : teams_of_slots(precision, options))
         consider([&] {
           const SlotPlan plan = make_slot_plan(workload, precision, Form::kGrid, limits, team);
-          return Program(plan, maker->make(plan, precision));
+          return Program(plan, maker.make(plan, precision));
         });
     consider_columns();
     if (!found) throw UnsupportedError(reason);
@@ -323,10 +318,11 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
   // With four layers there are kernels of slices that were measured to be faster (docs/kernels/log/resident.md, version 50).
   const bool has_faster_slices = workload.layers() == 4;
   if (!has_faster_slices) consider_columns();
-  if (maker == nullptr && (options.kernel == Kernel::kBlocks ||
-                           (options.kernel == Kernel::kAny && worth_blocks(workload, options))))
+  if (options.kernel == Kernel::kBlocks ||
+      (options.kernel == Kernel::kAny && worth_blocks(workload, options)))
     consider([&] {
-      return Program(make_block_plan(workload, precision, limits), block_kernel(), kBlockStepThreads);
+      const BlockPlan plan = make_block_plan(workload, precision, limits);
+      return Program(plan, maker.make(plan, precision));
     });
   // In 32 bits products take longer than the grid's exchanges: there teams are faster than a cluster without them, in tf32
   // where the first layer's has something to divide or sums are whole (docs/kernels/log/resident.md, versions 17 and 23).
@@ -341,9 +337,7 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
       consider([&] {
         const SlicePlan plan =
             make_slice_plan(workload, precision, form, limits, sharing.team, sharing.own, gram_teams);
-        if (maker != nullptr) return Program(plan, maker->make(plan, precision));
-        const SliceKernel kernel = slice_kernel(precision, plan);
-        return Program(plan, kernel.function, kernel.threads);
+        return Program(plan, maker.make(plan, precision));
       });
   };
   if (allowed(Kernel::kSlices)) {
@@ -355,10 +349,10 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
   }
   if (has_faster_slices) consider_columns();
   const bool has_patches = in_sixteen_bits(precision) && workload.layers() == kPatchLayers;
-  if (maker == nullptr && has_patches && allowed(Kernel::kPatches) &&
-      options.form != ResidentOptions::Form::kCluster)
+  if (has_patches && allowed(Kernel::kPatches) && options.form != ResidentOptions::Form::kCluster)
     consider([&] {
-      return Program(make_patch_plan(workload, precision, limits), patch_kernel(precision), kThreads);
+      const PatchPlan plan = make_patch_plan(workload, precision, limits);
+      return Program(plan, maker.make(plan, precision));
     });
   if (!found) throw UnsupportedError(reason.empty() ? "cuda-resident: no such kernel is compiled" : reason);
   return *found;
@@ -453,8 +447,7 @@ class ResidentTrainer : public PersistentTrainer {
 
   std::string note() override { return program_.note(); }
   std::optional<SetupCache> setup_cache() override {
-    if (!program_.compiled) return std::nullopt;
-    return program_.compiled->was_kept() ? SetupCache::kWarm : SetupCache::kCold;
+    return program_.kernel->was_kept() ? SetupCache::kWarm : SetupCache::kCold;
   }
 
  private:
@@ -549,7 +542,7 @@ class ResidentTrainer : public PersistentTrainer {
           arguments.steps = static_cast<std::int32_t>(steps);
           if constexpr (requires { arguments.continues; }) arguments.continues = first_step == ahead_step_;
           void* parameters[] = {&arguments};
-          CUDA_CHECK(cudaLaunchKernelExC(&shape.config, program_.kernel, parameters));
+          CUDA_CHECK(cudaLaunchKernelExC(&shape.config, program_.kernel->function(), parameters));
         },
         arguments_);
     ahead_step_ = first_step + steps;
@@ -579,7 +572,7 @@ class ResidentTrainer : public PersistentTrainer {
 std::string resident::offer_plans(const Workload& workload, Precision precision, const Limits& limits,
                                   const ResidentOptions& options, const KernelMaker& maker) {
   try {
-    (void)choose_program(workload, precision, limits, options, &maker);
+    (void)choose_program(workload, precision, limits, options, maker);
   } catch (const UnsupportedError& error) {
     return error.what();
   }
@@ -597,8 +590,7 @@ std::optional<std::string> resident_unavailable(int device) {
 
 std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial, int device,
-                                               const ResidentOptions& options,
-                                               const resident::KernelMaker* maker) {
+                                               const KernelMaker& maker, const ResidentOptions& options) {
   validate(workload);
   require_a_sharing_with_kernels(precision, options.sharing);
   if (const auto reason = resident_unavailable(device)) throw UnsupportedError("cuda-resident: " + *reason);

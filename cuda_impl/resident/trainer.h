@@ -4,12 +4,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 
 #include "core/dataset_view.h"
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"
+#include "resident/block_plan.h"
 #include "resident/column_plan.h"
+#include "resident/patch_plan.h"
 #include "resident/sharing.h"
 #include "resident/slice_plan.h"
 #include "resident/slice_slots.h"
@@ -18,7 +21,9 @@ namespace headroom {
 
 namespace resident {
 
-/// A kernel that was compiled for one plan.
+using AnyPlan = std::variant<BlockPlan, SlicePlan, SlotPlan, PatchPlan, ColumnPlan>;
+
+/// A kernel that trains what one plan, or several, say.
 class PlanKernel {
  public:
   virtual ~PlanKernel() = default;
@@ -27,14 +32,17 @@ class PlanKernel {
   virtual bool was_kept() const = 0;         ///< by an earlier compilation
   virtual std::string note() const = 0;
 };
-/// Compiles the kernels of plans. All throw UnsupportedError if it has none for such a plan.
+/// Makes the kernels of plans: compiled/compiled.h for a GPU, tests/emulated for one that the CPU plays.
 class KernelMaker {
  public:
   virtual ~KernelMaker() = default;
-  virtual std::shared_ptr<const PlanKernel> make(const SlicePlan& plan, Precision precision) const = 0;
-  virtual std::shared_ptr<const PlanKernel> make(const ColumnPlan& plan, Precision precision) const = 0;
-  virtual std::shared_ptr<const PlanKernel> make(const SlotPlan& plan, Precision precision) const = 0;
+  /// Throws UnsupportedError if there is no kernel for such a plan, but may be for another one.
+  virtual std::shared_ptr<const PlanKernel> make(const AnyPlan& plan, Precision precision) const = 0;
 };
+
+/// Where a slice kernel finds its plan: in its argument, so that networks of one kind share a kernel, or in constants of its code.
+/// kChosen: plan_form_of() of compiled/requests.h.
+enum class PlanForm { kChosen, kArgument, kConstants };
 
 }  // namespace resident
 
@@ -50,6 +58,7 @@ struct ResidentOptions {
   /// Of the slice kernel over the grid, in 16 bits {1, 1} or {2, 2}. A team of 0: any. One that a precision has no
   /// kernels for is a std::invalid_argument.
   resident::Sharing sharing = {0, 0};
+  resident::PlanForm plan_form = resident::PlanForm::kChosen;
   double wait_seconds = 2;  ///< longest wait for other thread blocks; a longer one fails the training
   int lost_exchange = -1;   ///< an exchange that waits for more than is ever sent
 };
@@ -62,11 +71,11 @@ std::string offer_plans(const Workload& workload, Precision precision, const Lim
 }  // namespace resident
 
 /// Throws UnsupportedError with resident_unavailable()'s reason or with the bytes that do not fit, InputError if
-/// the data does not fit the workload, OutOfMemoryError. With a `maker`, only kernels that it makes are taken: of columns
-/// (column_step.cuh), which are compiled in no other way, and of slices.
+/// the data does not fit the workload, OutOfMemoryError, and what `maker` throws. Takes the first plan whose kernel `maker` makes and
+/// whose thread blocks can all be resident. compiled/compiled.h has a maker that compiles.
 std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial, int device,
-                                               const ResidentOptions& options = {},
-                                               const resident::KernelMaker* maker = nullptr);
+                                               const resident::KernelMaker& maker,
+                                               const ResidentOptions& options = {});
 
 }  // namespace headroom

@@ -52,23 +52,6 @@ struct Arguments {
 static_assert(sizeof(Arguments) < 4096);
 
 #ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
-/// The kernel of a precision for the plan, with hints for the L2 if tiles are to be held; never null.
-const void* streamed_kernel(Precision precision, const Plan& plan, int held);
-const void* streamed_kernel_fp32(int groups);
-// panels: one_panel_for_all() of the plan.
-const void* streamed_kernel_tf32(int groups, int panels);
-const void* streamed_kernel_fp16(int groups, int panels);
-const void* streamed_kernel_bf16(int groups);
-const void* streamed_kernel_kept_bf16();
-const void* streamed_kernel_partly_kept_bf16();
-const void* streamed_kernel_first_kept(Precision precision, int panels);
-const void* streamed_kernel_held_bf16();
-const void* streamed_kernel_held_fp16();
-const void* streamed_kernel_held_tf32();
-const void* streamed_kernel_held_fp32();
-// With packed activations, in panels of 1 or 2 tiles.
-const void* streamed_kernel_packed_tf32(int panels, bool held, bool keeps_first_masters);
-
 /// How values lie in tiles.
 struct Layout {
   Precision precision;

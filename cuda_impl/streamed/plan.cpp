@@ -1,6 +1,7 @@
 #include "streamed/plan.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "core/error.h"
 #include "streamed/logit_sums.h"
@@ -38,6 +39,12 @@ std::optional<std::string> cannot_stream(const Workload& workload, const Limits&
   if (limits.shared_bytes < kSharedBytes)
     return "cuda-streamed: needs " + std::to_string(kSharedBytes) +
            " bytes of shared memory in a thread block; the device has " + std::to_string(limits.shared_bytes);
+  if (workload.model.activation != Activation::kRelu)
+    return "cuda-streamed: activation " + std::string(to_string(workload.model.activation)) +
+           "; it trains relu";
+  if (workload.loss != Loss::kCrossEntropy && workload.optimizer.slots() == 0)
+    return "cuda-streamed: loss " + std::string(to_string(workload.loss)) +
+           " with plain sgd; it trains it with momentum, adam and adamw";
   return std::nullopt;
 }
 
@@ -167,14 +174,52 @@ SlotRule slot_rule(const Optimizer& optimizer) {
   return decays || optimizer.epsilon < kLeastEpsilon ? SlotRule::kAdamW : SlotRule::kAdam;
 }
 
-SlotKernelShape slot_kernel_shape(const Plan& plan, const Workload& workload, Precision precision,
-                                  std::int64_t l2_bytes, int& held) {
-  SlotKernelShape shape{.precision = precision,
-                        .rule = slot_rule(workload.optimizer),
-                        .groups = plan.groups,
-                        .panels = one_panel_for_all(plan),
-                        .loss = workload.loss,
-                        .told = 0};
+namespace {
+
+/// The kernel of plain SGD.
+KernelShape plain_kernel(const Plan& plan, Precision precision, int held) {
+  const int panels = one_panel_for_all(plan);
+  const bool holds = held > 0, keeps_first = plan.keeps == Kept::kFirstLayer;
+  const auto shape = [&](const char* format, int groups, int panels_of_it) {
+    return KernelShape{.precision = precision, .format = format, .groups = groups, .panels = panels_of_it};
+  };
+  if (packs_activations(plan, precision)) {
+    if (panels == 2) return shape(holds ? "HeldFirstKeptPackedTf32" : "PackedTf32", 1, 2);
+    return shape(keeps_first ? "FirstKeptPackedTf32" : holds ? "HeldPackedTf32" : "PackedTf32", 1, 1);
+  }
+  const int groups = plan.groups > 1 ? kMostGroups : 1;
+  switch (precision) {
+    case Precision::kFp32:
+      return holds ? shape("HeldFp32", 1, 0) : shape("Fp32", groups, 0);
+    case Precision::kTf32:
+      if (keeps_first) return shape("FirstKeptTf32", 1, 1);
+      // Without code for other panels where that is known to be enough; see one_panel_for_all().
+      return holds ? shape("HeldTf32", 1, 0) : shape("Tf32", groups, panels == 1 ? 1 : 0);
+    case Precision::kFp16:
+      if (keeps_first) return panels == 1 ? shape("FirstKeptFp16", 1, 1) : shape("HeldFirstKeptFp16", 1, 2);
+      return holds ? shape("HeldFp16", 1, 0) : shape("Fp16", groups, panels == 1 ? 1 : 0);
+    case Precision::kBf16:
+      if (plan.kept_part > 0) return shape("PartlyKeptBf16", 1, 2);
+      if (holds) return shape("HeldBf16", 1, 0);
+      return plan.keeps == Kept::kLowerHalves ? shape("KeptBf16", 1, 1) : shape("Bf16", groups, 0);
+  }
+  throw std::logic_error("cuda-streamed: not a Precision");
+}
+
+/// Masters that take at most half of the L2, in bf16 their high halves, are held whole, else a share. In batches from 33 on the L2 is
+/// told nothing.
+KernelShape slot_kernel(const Plan& plan, const Workload& workload, Precision precision,
+                        std::int64_t l2_bytes, int& held) {
+  KernelShape shape{.precision = precision,
+                    .format = precision == Precision::kFp32   ? "Fp32"
+                              : precision == Precision::kTf32 ? "Tf32"
+                              : precision == Precision::kFp16 ? "Fp16"
+                                                              : "Bf16",
+                    .groups = plan.groups > 1 ? kMostGroups : 1,
+                    .panels = one_panel_for_all(plan),
+                    .rule = slot_rule(workload.optimizer),
+                    .loss = workload.loss,
+                    .told = 0};
   held = 0;
   if (plan.groups > 1) return shape;
   const bool in_halves = precision == Precision::kBf16;
@@ -188,13 +233,53 @@ SlotKernelShape slot_kernel_shape(const Plan& plan, const Workload& workload, Pr
   return shape;
 }
 
-std::optional<std::string> cannot_stream_slots(const Workload& workload) {
-  if (workload.optimizer.slots() == 0)
-    return "cuda-streamed-compiled: plain sgd; it trains momentum, adam and adamw";
-  if (workload.model.activation != Activation::kRelu)
-    return "cuda-streamed-compiled: activation " + std::string(to_string(workload.model.activation)) +
-           "; it trains relu";
-  return std::nullopt;
+}  // namespace
+
+PlanAndKernel plan_with_kernel(const Workload& workload, Precision precision, const Limits& limits,
+                               std::int64_t l2_bytes, bool hold) {
+  PlanAndKernel all{.plan = make_plan(workload, limits), .kernel = {}, .held = 0};
+  Plan& plan = all.plan;
+  if (workload.optimizer.slots() > 0) {
+    all.kernel = slot_kernel(plan, workload, precision, l2_bytes, all.held);
+    return all;
+  }
+  if (precision == Precision::kBf16 && !hold) keep_lower_halves(plan);
+  all.held = hold ? held_share(plan, precision, l2_bytes) : tiles_to_hold(plan, precision, l2_bytes);
+  if (precision == Precision::kBf16) keep_some_lower_halves(plan, all.held);
+  keep_first_masters(plan, precision, all.held);
+  all.kernel = plain_kernel(plan, precision, all.held);
+  return all;
+}
+
+namespace {
+
+const char* rule_name(SlotRule rule, Precision precision) {
+  if (precision == Precision::kTf32 && rule != SlotRule::kMomentum) return "PlainAdam";
+  switch (rule) {
+    case SlotRule::kMomentum:
+      return "Momentum";
+    case SlotRule::kAdam:
+      return "Adam";
+    case SlotRule::kAdamW:
+      return "AdamW";
+  }
+  throw std::logic_error("cuda-streamed: not a SlotRule");
+}
+
+}  // namespace
+
+std::string kernel_name(const KernelShape& shape) {
+  const std::string space = "headroom::streamed::";
+  std::string format = space + shape.format;
+  if (shape.rule) {
+    format = space + "WithSlots<" + format + ", " + space + rule_name(*shape.rule, shape.precision) + ", " +
+             std::to_string(shape.told);
+    if (shape.loss == Loss::kMeanSquaredError) format += ", headroom::Loss::kMeanSquaredError";
+    if (shape.loss == Loss::kBinaryCrossEntropy) format += ", headroom::Loss::kBinaryCrossEntropy";
+    format += ">";
+  }
+  return space + "streamed_steps<" + format + ", " + std::to_string(shape.groups) + ", " +
+         std::to_string(shape.panels) + ">";
 }
 
 double weight_bytes_per_step(const Workload& workload, Precision precision) {

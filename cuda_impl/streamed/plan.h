@@ -84,7 +84,7 @@ struct Limits {
 };
 
 #ifndef HEADROOM_COMPILED_ALONE
-/// Why this workload cannot be streamed on such a device; nullopt if it can.
+/// Why this workload cannot be streamed on such a device, whatever its precision; nullopt if it can.
 std::optional<std::string> cannot_stream(const Workload& workload, const Limits& limits);
 
 /// Throws UnsupportedError with cannot_stream()'s reason.
@@ -146,20 +146,29 @@ enum class SlotRule { kMomentum, kAdam, kAdamW };
 inline constexpr double kLeastEpsilon = 1e-12;
 SlotRule slot_rule(const Optimizer& optimizer);
 
-/// Which kernel with slots a plan takes (WithSlots in slots.cuh), and of how many tiles out of 256 the masters are to be held.
-struct SlotKernelShape {
+/// Which instance of the kernel (streamed_steps in step.cuh) a plan takes.
+struct KernelShape {
   Precision precision;
-  SlotRule rule;
-  int groups, panels;  ///< panels: one_panel_for_all()
-  Loss loss;
-  int told;  ///< what the L2 is told
+  /// Of the *_format.cuh files: where values lie, what stays on the chip, whether the L2 is told anything. With slots it is only the precision's
+  /// own, which `told` and the rules go beside (WithSlots in slots.cuh).
+  std::string format;
+  int groups, panels;                           ///< kMostGroups or 1; tiles of every panel, or 0: any
+  std::optional<SlotRule> rule = std::nullopt;  ///< of an optimizer with slots
+  Loss loss = Loss::kCrossEntropy;
+  int told = 0;  ///< with slots: what the L2 is told
 };
-/// Masters that take at most half of the L2, in bf16 their high halves, are held whole, else the share above. In batches from 33 on the L2 is
-/// told nothing.
-SlotKernelShape slot_kernel_shape(const Plan& plan, const Workload& workload, Precision precision,
-                                  std::int64_t l2_bytes, int& held);
-/// Why the kernels with slots do not train this workload; nullopt if they do.
-std::optional<std::string> cannot_stream_slots(const Workload& workload);
+/// What a network gets.
+struct PlanAndKernel {
+  Plan plan;
+  KernelShape kernel;
+  int held;  ///< of how many tiles out of 256 the L2 is to hold the masters
+};
+/// Throws UnsupportedError with cannot_stream()'s reason. `hold`: for a test; not in fp32 and not with slots, hints for the L2 whatever the masters and it
+/// measure.
+PlanAndKernel plan_with_kernel(const Workload& workload, Precision precision, const Limits& limits,
+                               std::int64_t l2_bytes, bool hold = false);
+/// "streamed_steps<...>" as device code spells it.
+std::string kernel_name(const KernelShape& shape);
 #endif
 
 /// Whether the L2 is asked to hold a tile: about the same share of every row and of every column, so that nobody's tiles are

@@ -96,27 +96,6 @@ int master_stride(Precision precision) {
   return with_format({precision}, [](auto format) { return decltype(format)::kMasterStride; });
 }
 
-const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
-  const int groups = plan.groups;
-  const int panels = one_panel_for_all(plan);
-  if (packs_activations(plan, precision))
-    return streamed_kernel_packed_tf32(panels, held > 0, plan.keeps == Kept::kFirstLayer);
-  if (plan.keeps == Kept::kFirstLayer) return streamed_kernel_first_kept(precision, panels);
-  switch (precision) {
-    case Precision::kFp32:
-      return held > 0 ? streamed_kernel_held_fp32() : streamed_kernel_fp32(groups);
-    case Precision::kTf32:
-      return held > 0 ? streamed_kernel_held_tf32() : streamed_kernel_tf32(groups, panels);
-    case Precision::kFp16:
-      return held > 0 ? streamed_kernel_held_fp16() : streamed_kernel_fp16(groups, panels);
-    case Precision::kBf16:
-      if (plan.kept_part > 0) return streamed_kernel_partly_kept_bf16();
-      if (held > 0) return streamed_kernel_held_bf16();
-      return plan.keeps == Kept::kLowerHalves ? streamed_kernel_kept_bf16() : streamed_kernel_bf16(groups);
-  }
-  throw std::logic_error("cuda-streamed: not a Precision");
-}
-
 void pack_inputs(const Plan& plan, const Layout& layout, const float* features, std::int64_t batches,
                  unsigned char* inputs, cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>(batches * plan.input_tiles * plan.groups);

@@ -4,7 +4,7 @@
 #include "streamed/trainer.h"
 
 #include <algorithm>
-#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -30,15 +30,14 @@ class StreamedTrainer : public PersistentTrainer {
  public:
   StreamedTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                   const Parameters& initial, const Plan& plan, int held, const StreamedOptions& options,
-                  std::unique_ptr<SlotKernel> slot_kernel)
+                  jit::ReadyKernel kernel)
       : PersistentTrainer(workload.model.widths, {kFirstLaunch, kMostSteps}),
         precision_(precision),
         optimizer_(workload.optimizer),
         batches_(data.batches(workload.batch_size)),
         plan_(plan),
-        layout_{precision, slot_kernel == nullptr && packs_activations(plan, precision)},
-        slot_kernel_(std::move(slot_kernel)),
-        kernel_(slot_kernel_ ? slot_kernel_->function() : streamed_kernel(precision, plan, held)),
+        layout_{precision, optimizer_.slots() == 0 && packs_activations(plan, precision)},
+        kernel_(std::move(kernel)),
         step_bytes_(weight_bytes_per_step(workload, precision) - kept_bytes_per_step(plan)) {
     const std::int64_t activations = plan.output_tiles * plan.groups * activation_bytes(layout_);
     const std::int64_t logits = std::int64_t{plan.batch} * plan.logit_columns;
@@ -60,7 +59,8 @@ class StreamedTrainer : public PersistentTrainer {
     arguments_.held = held;
     set_arguments(workload, options);
     set_parameters(initial);
-    CUDA_CHECK(cudaFuncSetAttribute(kernel_, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+    CUDA_CHECK(
+        cudaFuncSetAttribute(kernel_.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   }
 
   Parameters parameters() override { return collect(layout_, arguments_.masters, biases_); }
@@ -89,13 +89,12 @@ class StreamedTrainer : public PersistentTrainer {
   }
 
   std::optional<SetupCache> setup_cache() override {
-    if (!slot_kernel_) return std::nullopt;
-    return slot_kernel_->was_kept() ? SetupCache::kWarm : SetupCache::kCold;
+    return kernel_.was_kept ? SetupCache::kWarm : SetupCache::kCold;
   }
   std::string note() override {
     return std::to_string(plan_.members) + " thread blocks, at least " +
            std::to_string(static_cast<std::int64_t>(step_bytes_)) + " bytes of weights" +
-           (slot_kernel_ ? " and states a step; " + slot_kernel_->note() : " a step");
+           (slots_.empty() ? "" : " and states") + " a step; " + kernel_.note;
   }
 
  private:
@@ -227,7 +226,7 @@ class StreamedTrainer : public PersistentTrainer {
     config.stream = stream_.get();
     config.attrs = &cooperative;
     config.numAttrs = 1;
-    CUDA_CHECK(cudaLaunchKernelExC(&config, kernel_, parameters));
+    CUDA_CHECK(cudaLaunchKernelExC(&config, kernel_.function, parameters));
   }
 
   /// Its parameters are those of no step then.
@@ -242,8 +241,7 @@ class StreamedTrainer : public PersistentTrainer {
   const std::int64_t batches_;
   const Plan plan_;
   const Layout layout_;
-  const std::unique_ptr<SlotKernel> slot_kernel_;  // null without slots
-  const void* const kernel_;
+  const jit::ReadyKernel kernel_;
   const double step_bytes_;
 
   DeviceBuffer<unsigned char> weights_, inputs_, hidden_, gradients_;
@@ -277,39 +275,22 @@ std::optional<std::string> streamed_unavailable(int device) {
   return std::nullopt;
 }
 
-std::optional<std::string> streamed_refuses(const Workload& workload, int device) {
-  return cannot_stream(workload, limits_of(device));
-}
-
 std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial, int device,
                                                const StreamedOptions& options,
-                                               const streamed::MakeSlotKernel& make) {
+                                               const streamed::MakeKernel& make) {
   validate(workload);
   if (const auto reason = streamed_unavailable(device)) throw UnsupportedError("cuda-streamed: " + *reason);
   require_data_for(workload, data, "cuda-streamed");
   use_device(device);
   Limits limits = limits_of(device);
   if (options.most_members > 0) limits.sm_count = std::min(limits.sm_count, options.most_members);
-  Plan plan = make_plan(workload, limits);
-  if (workload.optimizer.slots() > 0 || make) {
-    if (const auto reason = cannot_stream_slots(workload)) throw UnsupportedError(*reason);
-    if (!make) throw UnsupportedError("cuda-streamed: has no kernel of an optimizer with slots");
-    int held = 0;
-    SlotKernelShape shape =
-        slot_kernel_shape(plan, workload, precision, device_attribute(cudaDevAttrL2CacheSize, device), held);
-    if (options.told >= 0) shape.told = options.told;
-    if (options.held >= 0) held = options.held;
-    return std::make_unique<StreamedTrainer>(workload, precision, data, initial, plan, held, options,
-                                             make(shape));
-  }
-  if (precision == Precision::kBf16 && !options.hold) keep_lower_halves(plan);
-  const std::int64_t l2_bytes = device_attribute(cudaDevAttrL2CacheSize, device);
-  const int held =
-      options.hold ? held_share(plan, precision, l2_bytes) : tiles_to_hold(plan, precision, l2_bytes);
-  if (precision == Precision::kBf16) keep_some_lower_halves(plan, held);
-  keep_first_masters(plan, precision, held);
-  return std::make_unique<StreamedTrainer>(workload, precision, data, initial, plan, held, options, nullptr);
+  PlanAndKernel all = plan_with_kernel(workload, precision, limits,
+                                       device_attribute(cudaDevAttrL2CacheSize, device), options.hold);
+  if (all.kernel.rule && options.told >= 0) all.kernel.told = options.told;
+  if (all.kernel.rule && options.held >= 0) all.held = options.held;
+  return std::make_unique<StreamedTrainer>(workload, precision, data, initial, all.plan, all.held, options,
+                                           make(all.kernel));
 }
 
 }  // namespace headroom

@@ -1,4 +1,4 @@
-// `cuda-streamed`: networks whose weights do not fit on the chip: each is read once forward, and read and written once
+// The trainer of `cuda-streamed`, whose kernel is compiled at set-up (compiled/compiled.h): networks whose weights do not fit on the chip: each is read once forward, and read and written once
 // backward, where its gradient and update happen in registers.
 #pragma once
 
@@ -11,22 +11,15 @@
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"
+#include "jit/ready_kernel.h"
 #include "streamed/plan.h"
 
 namespace headroom {
 
 namespace streamed {
 
-/// A kernel of an optimizer with slots (slots.cuh), which is compiled when it is wanted.
-class SlotKernel {
- public:
-  virtual ~SlotKernel() = default;
-  virtual const void* function() const = 0;  ///< as the runtime's launches take it
-  virtual bool was_kept() const = 0;         ///< by an earlier compilation
-  virtual std::string note() const = 0;
-};
-/// Throws what compiling throws.
-using MakeSlotKernel = std::function<std::unique_ptr<SlotKernel>(const SlotKernelShape&)>;
+/// Makes the kernel of a plan, whose argument is Arguments (arguments.h).
+using MakeKernel = std::function<jit::ReadyKernel(const KernelShape&)>;
 
 Limits limits_of(int device);
 
@@ -34,9 +27,6 @@ Limits limits_of(int device);
 
 /// Why CUDA device `device` cannot run cuda-streamed; nullopt if it can.
 std::optional<std::string> streamed_unavailable(int device);
-
-/// Why `device`, on which streamed_unavailable() says nothing, cannot train this workload; nullopt if it can.
-std::optional<std::string> streamed_refuses(const Workload& workload, int device);
 
 /// For tests: everybody else takes the defaults.
 struct StreamedOptions {
@@ -49,10 +39,10 @@ struct StreamedOptions {
 };
 
 /// Throws UnsupportedError with one of the reasons above, InputError if the data does not fit the workload,
-/// OutOfMemoryError. Optimizers with slots are trained by kernels that `make` makes, and by no other.
+/// OutOfMemoryError, and what `make` throws: compiled/compiled.h has the one of the row.
 std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial, int device,
-                                               const StreamedOptions& options = {},
-                                               const streamed::MakeSlotKernel& make = {});
+                                               const StreamedOptions& options,
+                                               const streamed::MakeKernel& make);
 
 }  // namespace headroom

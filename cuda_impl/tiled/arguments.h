@@ -24,13 +24,18 @@ struct Rows {
   std::int32_t pitch;  ///< a multiple of 16 bytes
 };
 
+/// A matrix [slices][rows][columns] as factor of the wgmma kernel's products, a stage at a time: whose inner index runs along its rows, 64
+/// rows of as many panels as a stage has slabs; and across them, in boxes of 64 columns by as many rows as a stage has inner indices.
+struct Factors {
+  CUtensorMap plain, turned;
+};
+
 /// A layer with its weights. Matrices that are written in every step while the step before is still read are there twice, and a step
 /// uses one or the other by its parity.
 struct LayerArguments {
-  CUtensorMap weights;  ///< [2][out][in], as they enter products
-  CUtensorMap
-      input;  ///< of the first layer the data set, [batches][batch][in]; else activations, [2][batch][in]
-  CUtensorMap gradient;                         ///< of the layer's sums, [1][batch][out]
+  Factors weights;  ///< [2][out][in], as they enter products
+  Factors input;  ///< of the first layer the data set, [batches][batch][in]; else activations, [2][batch][in]
+  Factors gradient;                             ///< of the layer's sums, [1][batch][out]
   Rows weight_rows, input_rows, gradient_rows;  ///< the same
   Rows kept_rows;  ///< [1][batch][out], what slopes are taken from where that is not the activations
   /// fp32 weights by place_of_weight(); of the portable kernel as weight_rows, and null where those are the masters.

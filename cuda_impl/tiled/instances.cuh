@@ -12,10 +12,9 @@ namespace headroom::tiled {
 template <class Format, int kIndex, bool kRelu>
 Kernel kernel_of() {
   constexpr Tiling kTiling = kTilings[kIndex];
-  using S = Shape<kTiling.groups, kTiling.columns, kTiling.teams>;
-  return {reinterpret_cast<const void*>(
-              train_kernel<Format, kTiling.groups, kTiling.columns, kTiling.teams, kRelu>),
-          S::kThreads, static_cast<int>(sizeof(SharedMemory<S>)) + 1024};
+  using S = Shape<kTiling.groups, kTiling.columns, kTiling.teams, kTiling.slabs_of_stage>;
+  return {reinterpret_cast<const void*>(train_kernel<S, Format, kRelu>), S::kThreads,
+          static_cast<int>(sizeof(SharedMemory<S>)) + 1024};
 }
 
 template <class Format>

@@ -53,25 +53,37 @@ MACHINE_DEVICE float cross_entropy_of_row(float2 (&z)[kPieces], int outputs, int
   return rules::cross_entropy(sum, of_label);
 }
 
+/// Calls work(term) with the loss over targets at hand, term(output, target) its part of one output: one branch for all values, since what is
+/// not taken would have to be fetched and skipped for each of them.
+template <class Work>
+MACHINE_DEVICE void with_loss_over_targets(Loss loss, const Work& work) {
+  if (loss == Loss::kMeanSquaredError)
+    work([](float output, float target) { return rules::squared_error(output, target); });
+  else
+    work([](float output, float target) { return rules::binary_cross_entropy(output, target); });
+}
+
 /// The same with a loss over targets.
 template <int kPieces>
 MACHINE_DEVICE float loss_of_row(float2 (&z)[kPieces], Loss loss, int outputs, int first,
                                  const float* targets, float scale) {
   float sum = 0;
+  with_loss_over_targets(loss, [&](const auto& term_of) {
 #pragma unroll
-  for (int j = 0; j < kPieces; ++j)
+    for (int j = 0; j < kPieces; ++j)
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int column = 8 * j + first + i;
-      float& value = i == 0 ? z[j].x : z[j].y;
-      if (column < outputs) {
-        const rules::LossTerm term = rules::loss_term(loss, value, targets[column]);
-        value = term.gradient * scale;
-        sum += term.loss;
-      } else {
-        value = 0;
+      for (int i = 0; i < 2; ++i) {
+        const int column = 8 * j + first + i;
+        float& value = i == 0 ? z[j].x : z[j].y;
+        if (column < outputs) {
+          const rules::LossTerm term = term_of(value, targets[column]);
+          value = term.gradient * scale;
+          sum += term.loss;
+        } else {
+          value = 0;
+        }
       }
-    }
+  });
   return machine::quad_sum(sum) / static_cast<float>(outputs);
 }
 
@@ -95,50 +107,76 @@ MACHINE_DEVICE float loss_of_outputs(const Arguments& a, const SampleRow& row, i
     return four;
   };
   if (a.loss == Loss::kCrossEntropy) {
-    float largest = -INFINITY, sum = 0;
+    // The first 128 outputs stay in registers; others come from the L2 each time.
+    const std::int32_t label = __ldg(a.labels + row.sample);
+    const float4 kept =
+        4 * lane < pitch ? outputs_of(4 * lane) : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+    const auto for_all = [&](const auto& work) {
+      work(4 * lane, kept);
 #pragma unroll 4
-    for (int column = 4 * lane; column < pitch; column += 128) {
-      const float4 four = outputs_of(column);
+      for (int column = 4 * lane + 128; column < pitch; column += 128) work(column, outputs_of(column));
+    };
+    float largest = -INFINITY, sum = 0;
+    for_all([&](int, const float4& four) {
       largest = fmaxf(fmaxf(largest, fmaxf(four.x, four.y)), fmaxf(four.z, four.w));
-    }
+    });
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2)
       largest = fmaxf(largest, machine::shuffle_xor(largest, distance));
-#pragma unroll 4
-    for (int column = 4 * lane; column < pitch; column += 128) {
-      const float4 four = outputs_of(column);
+    const float of_label = lane == 0 ? __ldcg(z + label) : 0.0f;
+    for_all([&](int, const float4& four) {
       sum += (expf(four.x - largest) + expf(four.y - largest)) +
              (expf(four.z - largest) + expf(four.w - largest));
-    }
+    });
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) sum += machine::shuffle_xor(sum, distance);
-    const std::int32_t label = a.labels[row.sample];
-    if (lane == 0) loss = rules::cross_entropy(sum, __ldcg(z + label) - largest);
+    if (lane == 0) loss = rules::cross_entropy(sum, of_label - largest);
     const float inverse = 1 / sum;
     const auto gradient = [&](float output, int column) {
       return rules::cross_entropy_gradient(expf(output - largest) * inverse, column == label) *
              a.gradient_scale;
     };
-#pragma unroll 4
-    for (int column = 4 * lane; column < pitch; column += 128) {
-      const float4 four = outputs_of(column);
-      store(column, gradient(four.x, column), gradient(four.y, column + 1), gradient(four.z, column + 2),
-            gradient(four.w, column + 3));
-    }
+    for_all([&](int column, const float4& four) {
+      if (column < pitch)
+        store(column, gradient(four.x, column), gradient(four.y, column + 1), gradient(four.z, column + 2),
+              gradient(four.w, column + 3));
+    });
   } else {
+    // Of 512 columns all are asked for before any is needed: a round trip to the L2 takes longer than all that is done with them.
+    constexpr int kQuads = 4;
     const float* targets = a.targets + row.sample * outputs;
-    const auto gradient = [&](float output, int column) {
-      if (column >= outputs) return 0.0f;
-      const rules::LossTerm term = rules::loss_term(a.loss, output, targets[column]);
-      loss += term.loss / static_cast<float>(outputs);
-      return term.gradient * a.gradient_scale;
-    };
-    for (int column = 4 * lane; column < pitch; column += 128) {
-      const float4 four = __ldcg(reinterpret_cast<const float4*>(z + column));
-      const float x = gradient(four.x, column), y = gradient(four.y, column + 1),
-                  third = gradient(four.z, column + 2), w = gradient(four.w, column + 3);
-      store(column, x, y, third, w);
-    }
+    float sum = 0;
+    with_loss_over_targets(a.loss, [&](const auto& term_of) {
+#pragma unroll 1
+      for (int begin = 4 * lane; begin < pitch; begin += 128 * kQuads) {
+        float4 four[kQuads];
+        float wanted[kQuads][4];
+#pragma unroll
+        for (int quad = 0; quad < kQuads; ++quad) {
+          const int column = begin + 128 * quad;
+          four[quad] =
+              column < pitch ? __ldcg(reinterpret_cast<const float4*>(z + column)) : make_float4(0, 0, 0, 0);
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            wanted[quad][i] = column + i < outputs ? __ldg(targets + column + i) : 0.0f;
+        }
+#pragma unroll
+        for (int quad = 0; quad < kQuads; ++quad) {
+          const int column = begin + 128 * quad;
+          if (column >= pitch) continue;
+          const auto gradient = [&](float output, int i) {
+            if (column + i >= outputs) return 0.0f;
+            const rules::LossTerm term = term_of(output, wanted[quad][i]);
+            sum += term.loss;
+            return term.gradient * a.gradient_scale;
+          };
+          const float x = gradient(four[quad].x, 0), y = gradient(four[quad].y, 1),
+                      third = gradient(four[quad].z, 2), w = gradient(four[quad].w, 3);
+          store(column, x, y, third, w);
+        }
+      }
+    });
+    loss = sum / static_cast<float>(outputs);
   }
   return loss;
 }

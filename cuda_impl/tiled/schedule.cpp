@@ -341,11 +341,13 @@ class Step {
   std::vector<Group> groups_;
 };
 
-/// Tells each task how many slabs of the other team pass before its team's next one, across the end of the list as well.
-void count_slabs_of_others(std::vector<Task>& list, int teams) {
-  if (teams == 1) return;
+/// Tells each task how many stages of the other team pass before its team's next one, across the end of the list as well.
+void count_stages_of_others(std::vector<Task>& list, const Tiling& tiling) {
+  if (tiling.teams == 1) return;
   if (list.size() % 2 != 0) list.emplace_back();  // so that a task is the same team's in every step
-  for (std::size_t i = 0; i < list.size(); ++i) list[i].slabs_of_others = list[(i + 1) % list.size()].slabs;
+  for (std::size_t i = 0; i < list.size(); ++i)
+    list[i].stages_of_others =
+        static_cast<std::uint16_t>(stages_of(list[(i + 1) % list.size()], tiling.slabs_of_stage));
 }
 
 /// Walks through one step and gives every task to the multiprocessor that is free first.
@@ -514,7 +516,7 @@ Schedule make_schedule(const Network& network, const Tiling& tiling, int multipr
   schedule.cycles = walk.end();
   for (std::vector<Task>& list : walk.lists()) {
     if (list.empty()) continue;
-    count_slabs_of_others(list, tiling.teams);
+    count_stages_of_others(list, tiling);
     schedule.lists.push_back(std::move(list));
   }
   return schedule;

@@ -21,7 +21,7 @@
 
 #include "machine/compiler.cuh"
 #include "machine/masks.cuh"
-#include "tiled/activated.cuh"
+#include "rules/rounded_activation.cuh"
 #include "tiled/loss.cuh"
 #include "tiled/tile.cuh"
 #include "tiled/update.cuh"
@@ -32,17 +32,22 @@ namespace headroom::tiled {
 
 /// A factor in device memory. `first`: of the tile's rows or columns.
 struct Source {
-  const CUtensorMap* map;
+  const Factors* of;
   int slice, first;
   bool turned;
 
-  template <int kPanels>
+  /// A stage of it, from a slab on. The thread waits some 250 cycles until its instruction is taken, however much that fetches.
+  template <class S, int kPanels>
   MACHINE_DEVICE void load(std::uint32_t to, int slab, std::uint32_t barrier) const {
+    static_assert(S::kSlabs == 1 || kPanels == 1);
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
-      const int across = first + kPanel * panel, along = kSlab * slab;
-      machine::tensor_load(to + panel * kTilePanelBytes, map, turned ? across : along,
-                           turned ? along : across, slice, barrier);
+      const std::uint32_t place = to + panel * kTilePanelBytes;
+      const int across = first + kPanel * panel;
+      if (turned)
+        machine::tensor_load(place, &of->turned, across, kSlab * slab, slice, barrier);
+      else
+        machine::tensor_load_panels(place, &of->plain, across, slab, slice, barrier);
     }
   }
 };
@@ -76,27 +81,27 @@ MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
   constexpr WaitFor kWhat = kRowsFactor ? WaitFor::kRows : WaitFor::kColumns;
   const auto base =
       static_cast<std::uint32_t>(machine::kept_whole(static_cast<int>(shared_address(&memory))));
-  const std::uint32_t begin = base + (kRowsFactor ? 0 : S::kRowPanels * kTilePanelBytes);
+  const std::uint32_t begin = base + (kRowsFactor ? 0 : S::kRowsBytes);
   const std::uint32_t full = base + offsetof(SharedMemory<S>, full),
                       free = base + offsetof(SharedMemory<S>, free);
   List<false> list(a, 0, 1);
   machine::RingPlace ring;
   Waiter waiter{a};
-  const auto fill = [&](auto panels, const Source& source, int slabs, int first = 0) {
-    constexpr int kCount = decltype(panels)::value;
+  const auto fill = [&](auto fetches, const Source& source, int slabs, int first = 0) {
 #pragma unroll 1
-    for (int slab = first; slab < first + slabs; ++slab, ring.advance(S::kStages)) {
+    for (int slab = first; slab < first + slabs; slab += S::kSlabs, ring.advance(S::kStages)) {
       const std::uint32_t barrier = full + 8 * ring.stage;
       wait_for_barrier(waiter, WaitFor::kFreeStage, free + 8 * ring.stage, ring.parity ^ 1);
-      if constexpr (kCount == 0) {
+      if constexpr (!decltype(fetches)::value) {
         machine::barrier_arrive(barrier);
       } else {
-        machine::barrier_arrive_expect(barrier, kCount * kTilePanelBytes);
+        machine::barrier_arrive_expect(barrier, kRowsFactor ? S::kRowsBytes : S::kColumnsBytes);
         if (machine::first_lane_alone())
-          source.template load<kCount>(begin + ring.stage * S::kStageBytes, slab, barrier);
+          source.template load<S, kPanels>(begin + ring.stage * S::kStageBytes, slab, barrier);
       }
     }
   };
+  using Fetches = Constant<true>;
   for (StepPlace step(a); step.of_launch < a.steps; step.advance(a)) {
     do {
       const Task task = list.take();
@@ -106,13 +111,13 @@ MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
       wait_for_counter(waiter, kWhat, a, kRowsFactor ? task.rows : task.columns, step.of_launch);
       machine::fence_proxy_async_global();  // between the counter and what the copy engine reads
       if (task.form != Form::kLossGradient) {
-        fill(Constant<kPanels>{}, source, task.slabs, task.first_slab);
+        fill(Fetches{}, source, task.slabs, task.first_slab);
       } else if constexpr (kRowsFactor) {  // of the outputs; the second product's lies in registers
-        fill(Constant<kPanels>{}, source, task.slabs - 1);
-        fill(Constant<0>{}, source, 1);
+        fill(Fetches{}, source, task.slabs - 1);
+        fill(Constant<false>{}, source, 1);
       } else {  // all outputs' weights as rows, then as inner indices those of the tile's columns
-        fill(Constant<1>{}, Source{source.map, source.slice, 0, false}, task.slabs - 1);
-        fill(Constant<kPanels>{}, source, 1);
+        fill(Fetches{}, Source{source.of, source.slice, 0, false}, task.slabs - 1);
+        fill(Fetches{}, source, 1);
       }
     } while (!list.step_ends());
   }
@@ -162,7 +167,7 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
           float& x = sums[8 * quad + 2 * i];
           float& y = sums[8 * quad + 2 * i + 1];
           if (!kKeepsOutputs) kept[i] = Format::pack(x, y);
-          x = activated_for_sixteen_bits(kActivation, x), y = activated_for_sixteen_bits(kActivation, y);
+          x = rules::activated_roughly(kActivation, x), y = rules::activated_roughly(kActivation, y);
           held[4 * quad + i] = Format::pack(x, y);
           if (kKeepsOutputs) kept[i] = held[4 * quad + i];
         }
@@ -214,8 +219,8 @@ struct Slopes {
           for (int i = 0; i < 4; ++i) {
             const float2 from = Format::unpack(words[i]);
             const float* sum = sums + 8 * quad + 2 * i;
-            held[4 * quad + i] = Format::pack(rules::passed_back(kActivation, from.x, sum[0]),
-                                              rules::passed_back(kActivation, from.y, sum[1]));
+            held[4 * quad + i] = Format::pack(rules::passed_back_roughly(kActivation, from.x, sum[0]),
+                                              rules::passed_back_roughly(kActivation, from.y, sum[1]));
           }
         }
       });
@@ -297,7 +302,7 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
 template <class S, int kColumns = S::kColumns>
 struct Weights {
   static constexpr int kQuads = kColumns / 8, kPart = S::kTeams == 1 ? 4 : 2;
-  static constexpr bool kAllEarly = kColumns <= 64;
+  static constexpr bool kAllEarly = kColumns <= kColumnsOfUpdate;
   float4 masters[kQuads], slots[2][kAllEarly ? kQuads : 1];
   std::int64_t begin;
 
@@ -543,7 +548,7 @@ template <class S, class Format, bool kRelu>
 MACHINE_DEVICE void work(const Arguments& a, SharedMemory<S>& memory) {
   Worker<S> worker(a, memory);
   List<true> list(a, worker.team(), S::kTeams);
-  if (worker.team() == 1) worker.skip(a.tasks[a.first_task[machine::block_index()]].slabs);
+  if (worker.team() == 1) worker.skip(stages_of(a.tasks[a.first_task[machine::block_index()]], S::kSlabs));
   for (StepPlace step(a); step.of_launch < a.steps; step.advance(a)) {
     do {
       const Task task = list.take();
@@ -585,22 +590,20 @@ MACHINE_DEVICE void work(const Arguments& a, SharedMemory<S>& memory) {
           break;
       }
       mark(worker, &TaskTimes::end);
-      worker.skip(task.slabs_of_others);
+      worker.skip(task.stages_of_others);
     } while (!list.step_ends());
   }
 }
 
-template <class Format, int kGroups, int kColumns, int kTeams, bool kRelu>
-__global__ void __launch_bounds__(Shape<kGroups, kColumns, kTeams>::kThreads, 1)
-    train_kernel(const __grid_constant__ Arguments a) {
-  using S = Shape<kGroups, kColumns, kTeams>;
+template <class S, class Format, bool kRelu>
+__global__ void __launch_bounds__(S::kThreads, 1) train_kernel(const __grid_constant__ Arguments a) {
   unsigned char* begin = machine::shared_memory();
   begin += (0u - shared_address(begin)) & 1023u;
   auto& memory = *reinterpret_cast<SharedMemory<S>*>(begin);
   if (machine::thread_index() == 0) {
     for (int stage = 0; stage < S::kStages; ++stage) {
-      machine::barrier_init(shared_address(&memory.full[stage]), 2);            // both fetching threads
-      machine::barrier_init(shared_address(&memory.free[stage]), 4 * kGroups);  // the warps of a team
+      machine::barrier_init(shared_address(&memory.full[stage]), 2);               // both fetching threads
+      machine::barrier_init(shared_address(&memory.free[stage]), 4 * S::kGroups);  // the warps of a team
     }
     for (std::uint64_t& turn : memory.turn) machine::barrier_init(shared_address(&turn), 4);
     machine::barrier_init_fence();

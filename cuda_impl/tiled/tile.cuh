@@ -23,9 +23,10 @@ using machine::kTilePanelBytes;
 using machine::shared_address;
 
 /// One of kTilings, and what a thread block is made of with it.
-template <int kGroupsOfTeam, int kTileColumns, int kTeamsOfBlock>
+template <int kGroupsOfTeam, int kTileColumns, int kTeamsOfBlock, int kSlabsOfStage>
 struct Shape {
-  static constexpr Tiling kTiling{kGroupsOfTeam, kTileColumns, kTeamsOfBlock};
+  static constexpr Tiling kTiling = wgmma_tiling(kGroupsOfTeam, kTileColumns, kTeamsOfBlock, kSlabsOfStage);
+  static constexpr int kSlabs = kSlabsOfStage;
   static constexpr int kGroups = kGroupsOfTeam, kColumns = kTileColumns, kTeams = kTeamsOfBlock;
   static constexpr int kRows = kTiling.rows(), kTeam = kTiling.team_threads(),
                        kConsumers = kTiling.consumers();
@@ -37,7 +38,9 @@ struct Shape {
   static constexpr int kRowPanels = kRows / kPanel, kColumnPanels = kColumns / kPanel;
 
   // Shared memory.
-  static constexpr int kStageBytes = (kRowPanels + kColumnPanels) * kTilePanelBytes;
+  static constexpr int kRowsBytes = kRowPanels * kSlabs * kTilePanelBytes,
+                       kColumnsBytes = kColumnPanels * kSlabs * kTilePanelBytes;
+  static constexpr int kStageBytes = kRowsBytes + kColumnsBytes;
   static constexpr int kStagingBytes = kColumnPanels * kTilePanelBytes;
   static constexpr int kOnesBytes = 8 * machine::kPanelRowBytes;
   static constexpr int kBarrierBytes = 1024;
@@ -89,8 +92,8 @@ struct Worker {
   }  // and 8 more
   MACHINE_DEVICE bool leads() const { return machine::thread_index_here() % machine::kWarpgroup == 0; }
   MACHINE_DEVICE void meet() const { machine::named_barrier<machine::kWarpgroup>(1 + warpgroup()); }
-  MACHINE_DEVICE void skip(int slabs) {
-    ring.stage += slabs;
+  MACHINE_DEVICE void skip(int stages) {
+    ring.stage += stages;
     while (ring.stage >= S::kStages) ring.stage -= S::kStages, ring.parity ^= 1;
   }
   /// Teams multiply in turn. A team that went ahead would take a stage's last phase for its next one.
@@ -112,8 +115,9 @@ MACHINE_DEVICE void mark(const Worker<S>& worker, std::uint64_t TaskTimes::* tim
   if (worker.timed >= 0) worker.waiter.arguments.times[worker.timed].*time = machine::nanoseconds();
 }
 
-/// Groups of products, a slab each, that are under way before the oldest has to be done.
-inline constexpr int kSlabsUnderWay = 2;
+/// Groups of products, a stage each, that are under way before the oldest has to be done.
+template <class S>
+inline constexpr int kUnderWay = S::kSlabs == 1 ? 2 : 1;
 
 /// sums = product over all slabs of a task. With kSumsRows also of the rows' factor with ones: the sums of a bias's gradient. `ready` is
 /// called once, when the first slab is there.
@@ -124,25 +128,31 @@ inline constexpr int kSlabsUnderWay = 2;
 template <class S, class Format, Factor kA, Factor kB, bool kSumsRows, int kCount, class Ready>
 MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[kCount], float (&row_sums)[4],
                                    const Ready& ready) {
-  static_assert(kSlabsUnderWay < S::kStages);
+  static_assert(kUnderWay<S> < S::kStages);
+  // Of a factor in its stage: from 16 inner indices to the next, from a slab to the next, and from a warpgroup's rows to the next's.
   constexpr int kStepA = kA == Factor::kPlain ? machine::kAlong : machine::kAcross;
   constexpr int kStepB = kB == Factor::kPlain ? machine::kAlong : machine::kAcross;
-  constexpr std::uint32_t kNextPanel = kB == Factor::kPlain ? 16 : kTilePanelBytes;
+  constexpr int kSlabA =
+      kA == Factor::kPlain ? S::kRows * machine::kPanelRowBytes / 16 : 4 * machine::kAcross;
+  constexpr int kSlabB =
+      kB == Factor::kPlain ? S::kColumns * machine::kPanelRowBytes / 16 : 4 * machine::kAcross;
+  constexpr int kGroupBytes = (kA == Factor::kPlain ? 1 : S::kSlabs) * kTilePanelBytes;
+  constexpr std::uint32_t kNextPanel = kB == Factor::kPlain ? 16 : S::kSlabs * kTilePanelBytes;
   const std::uint32_t ring = shared_address(worker.memory.ring);
   const auto described = [](std::uint32_t address, std::uint32_t panel_stride) {
     return machine::Panels{static_cast<std::uint32_t>(
         machine::uniform(static_cast<int>(machine::describe(address, panel_stride).low)))};
   };
-  const machine::Panels a_begin = described(ring + worker.group() * kTilePanelBytes, 16);
-  const machine::Panels b_begin = described(ring + S::kRowPanels * kTilePanelBytes, kNextPanel);
+  const machine::Panels a_begin = described(ring + worker.group() * kGroupBytes, 16);
+  const machine::Panels b_begin = described(ring + S::kRowsBytes, kNextPanel);
   const machine::Panels ones = described(shared_address(worker.memory.ones), 16);
   const std::uint32_t full = shared_address(worker.memory.full), free = shared_address(worker.memory.free);
   const bool releases = worker.lane().lane == 0;  // a stage, for its warp
   machine::RingPlace place{
       machine::uniform(worker.ring.stage),
       static_cast<std::uint32_t>(machine::uniform(static_cast<int>(worker.ring.parity)))};
-  const auto release = [&](int slabs_ago) {
-    int stage = place.stage - slabs_ago;
+  const auto release = [&](int stages_ago) {
+    int stage = place.stage - stages_ago;
     if (stage < 0) stage += S::kStages;
     if (releases) machine::barrier_arrive(free + 8 * stage);
   };
@@ -150,7 +160,7 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
     const machine::Panels panels = begin + place.stage * (S::kStageBytes >> 4);
     return machine::Panels{machine::in_warp_register(panels.low)};
   };
-  const auto multiply = [&](machine::Panels a, machine::Panels b, int accumulate_first) {
+  const auto multiply_slab = [&](machine::Panels a, machine::Panels b, int accumulate_first) {
 #pragma unroll
     for (int k = 0; k < kSlab / 16; ++k) {
       const int accumulate = k == 0 ? accumulate_first : 1;
@@ -158,34 +168,34 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
       if constexpr (kSumsRows)
         machine::wgmma_shared<Format, kA, Factor::kPlain>(row_sums, a + k * kStepA, ones, accumulate);
     }
-    machine::wgmma_commit();
   };
   const auto wait = [&] {
     wait_for_barrier(worker.waiter, WaitFor::kFullStage, full + 8 * place.stage, place.parity);
   };
-  {
+  const auto multiply_stage = [&](int first, const auto& once_there) {
     const machine::Panels a = of_stage(a_begin), b = of_stage(b_begin);
     wait();
-    ready();
+    once_there();
     machine::wgmma_fence();
-    multiply(a, b, 0);
-  }
+    multiply_slab(a, b, first == 0 ? 0 : 1);
+    if constexpr (S::kSlabs == 2)
+      if (first + 1 < slabs) multiply_slab(a + kSlabA, b + kSlabB, 1);
+    machine::wgmma_commit();
+  };
+  multiply_stage(0, ready);
 #pragma unroll 1
-  for (int slab = 1; slab < slabs; ++slab) {
+  for (int first = S::kSlabs; first < slabs; first += S::kSlabs) {
     place.advance(S::kStages);
-    const machine::Panels a = of_stage(a_begin), b = of_stage(b_begin);
-    wait();
-    machine::wgmma_fence();
-    multiply(a, b, 1);
-    machine::wgmma_wait<kSlabsUnderWay>();
-    if (slab >= kSlabsUnderWay) release(kSlabsUnderWay);
+    multiply_stage(first, [] {});
+    machine::wgmma_wait<kUnderWay<S>>();
+    if (first >= S::kSlabs * kUnderWay<S>) release(kUnderWay<S>);
   }
   machine::wgmma_wait<0>();
   machine::wgmma_sums_are_final(sums);
   if constexpr (kSumsRows) machine::wgmma_sums_are_final(row_sums);
 #pragma unroll
-  for (int ago = kSlabsUnderWay - 1; ago >= 0; --ago)
-    if (ago < slabs) release(ago);
+  for (int ago = kUnderWay<S> - 1; ago >= 0; --ago)
+    if (S::kSlabs * ago < slabs) release(ago);
   place.advance(S::kStages);
   worker.ring = place;
 }
@@ -196,11 +206,10 @@ template <class S, class Format, int kWords>
 MACHINE_DEVICE void multiply_held_slab(Worker<S>& worker, std::uint32_t (&held)[kWords],
                                        float (&sums)[S::kSums]) {
   const std::uint32_t full = shared_address(worker.memory.full), free = shared_address(worker.memory.free);
-  const machine::Panels b{static_cast<std::uint32_t>(machine::uniform(
-      static_cast<int>(machine::describe(shared_address(worker.memory.ring[worker.ring.stage]) +
-                                             S::kRowPanels * kTilePanelBytes,
-                                         kTilePanelBytes)
-                           .low)))};
+  const machine::Panels b{static_cast<std::uint32_t>(machine::uniform(static_cast<int>(
+      machine::describe(shared_address(worker.memory.ring[worker.ring.stage]) + S::kRowsBytes,
+                        S::kSlabs * kTilePanelBytes)
+          .low)))};
   wait_for_barrier(worker.waiter, WaitFor::kFullStage, full + 8 * worker.ring.stage, worker.ring.parity);
   machine::wgmma_words_are_final(held);
   machine::wgmma_fence();
@@ -220,6 +229,14 @@ struct Place {
   const Rows& matrix;
   int slice, row, column, rows_of_matrix, columns_of_matrix;
 };
+/// Zeros from value `columns` of eight on: what lies behind a matrix's last column is read with it.
+MACHINE_DEVICE void keep_columns(uint4& words, int columns) {
+  if (columns >= 8) return;
+  const auto kept = [&](std::uint32_t word, int first) {
+    return columns > first + 1 ? word : columns > first ? word & 0xffffu : 0u;
+  };
+  words = make_uint4(kept(words.x, 0), kept(words.y, 2), kept(words.z, 4), kept(words.w, 6));
+}
 /// The warpgroup's 64 rows, packed in `held`, to their place.
 template <class S, int kWords>
 MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&held)[kWords],
@@ -237,11 +254,12 @@ MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&he
     for (int i = 0; i < kPieces / 2; ++i) {
       const int of_warp = 32 * i + lane.lane, row = 16 * lane.warp + of_warp / kPieces,
                 piece = of_warp % kPieces;
-      const uint4 words = machine::load_shared16(
+      uint4 words = machine::load_shared16(
           staging + panel * kTilePanelBytes +
           static_cast<std::uint32_t>(row * machine::kPanelRowBytes + ((piece ^ (row & 7)) << 4)));
       const int to_row = place.row + kPanel * worker.group() + row,
                 to_column = place.column + kPanel * panel + 8 * piece;
+      keep_columns(words, place.columns_of_matrix - to_column);
       if (to_row < place.rows_of_matrix && to_column < place.columns_of_matrix)
         __stcg(reinterpret_cast<uint4*>(matrix + std::int64_t{to_row} * place.matrix.pitch + to_column),
                words);

@@ -309,11 +309,15 @@ class Tiled : public TiledTrainer {
     factors_ = DeviceBuffer<rules::UpdateFactors>(kMostSteps);
   }
 
-  CUtensorMap map(const DeviceBuffer<unsigned char>& values, std::int64_t slices, std::int64_t rows,
+  Factors factors(const DeviceBuffer<unsigned char>& values, std::int64_t slices, std::int64_t rows,
                   std::int64_t columns) const {
     if (tiling_.portable) return {};
     const auto element = precision_ == Precision::kBf16 ? machine::Element::kBf16 : machine::Element::kFp16;
-    return machine::tensor_map(element, values.data(), slices, rows, columns, pitch_of(columns), kPanel);
+    const int slabs = tiling_.slabs_of_stage;
+    return {
+        machine::tensor_map_of_panels(element, values.data(), slices, rows, columns, pitch_of(columns),
+                                      kPanel, slabs),
+        machine::tensor_map(element, values.data(), slices, rows, columns, pitch_of(columns), kSlab * slabs)};
   }
 
   Rows rows(DeviceBuffer<unsigned char>& values, std::int64_t rows, std::int64_t columns) const {
@@ -326,10 +330,10 @@ class Tiled : public TiledTrainer {
       LayerMemory& memory = layers_[static_cast<std::size_t>(layer)];
       LayerArguments& to = arguments_.layer[layer];
       const int in = network_.in(layer), out = network_.out(layer);
-      to.weights = map(memory.weights, 2, out, in);
-      to.input = layer == 0 ? map(features_, batches_, network_.batch, in)
-                            : map(memory.input, 2, network_.batch, in);
-      to.gradient = map(memory.gradient, 1, network_.batch, out);
+      to.weights = factors(memory.weights, 2, out, in);
+      to.input = layer == 0 ? factors(features_, batches_, network_.batch, in)
+                            : factors(memory.input, 2, network_.batch, in);
+      to.gradient = factors(memory.gradient, 1, network_.batch, out);
       to.weight_rows = rows(memory.weights, out, in);
       to.input_rows = rows(layer == 0 ? features_ : memory.input, network_.batch, in);
       to.gradient_rows = rows(memory.gradient, network_.batch, out);

@@ -235,17 +235,18 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
   std::vector<std::vector<StepErrors>> faulty(faults.size());
   std::vector<Sight> seen(faults.size(), Sight::kInvisible);
   Parameters free_end;
+  State right, wrong;
   const std::vector<double> free_spreads = follow_reference(
       workload, simulated.precision, true, data, network.initial, network.steps,
       [&](const ReferencePoint& point) {
         const std::vector<float> gradient = gradient_of(point.start.parameters, point.step);
-        State right = point.start;
+        right = point.start;
         descend(workload, point.step, gradient, {}, 1, right);
         is_finite = is_finite && is_all_finite(point.update);
         correct.push_back(compare_step(workload.optimizer, point, right, format));
         for (std::size_t i = 0; i < faults.size(); ++i) {
           const Fault& fault = faults[i].fault;
-          State wrong = point.start;
+          wrong = point.start;
           if (fault.batch_shift != 0 || fault.sum_for_mean)
             descend(workload, point.step,
                     gradient_of(point.start.parameters, point.step + fault.batch_shift, fault.sum_for_mean),
@@ -288,23 +289,25 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
                 state);
       return state.parameters;
     };
-    const Parameters right = after_free_steps(false, false);
+    const Parameters right_end = after_free_steps(false, false);
     const auto check_of = [&](const Parameters& end, const Parameters& expected, double spread) {
       return ten_steps_check(update_errors_from_end(network.initial, end, expected), spread, rule);
     };
-    const Check check = check_of(right, free_end, free_spreads.front());
+    const Check check = check_of(right_end, free_end, free_spreads.front());
     ++(check.passed ? counts.free_steps.passed : counts.free_steps.failed);
     if (!check.passed) tell("correct code failed", judge({check}));
-    const auto count_fault = [&](const char* name, const Parameters& wrong) {
+    const auto count_fault = [&](const char* name, const Parameters& wrong_end) {
       Counts::OfFault& count = counts.faults[name];
-      if (!(check_of(wrong, right, 0).error > kVisibleFreeError))
+      if (!(check_of(wrong_end, right_end, 0).error > kVisibleFreeError))
         ++count.invisible;
       else if (check.bound > kVisibleFreeError)
         ++count.cannot_be_checked;
-      else if (check_of(wrong, free_end, free_spreads.front()).passed)
+      else if (const Check found = check_of(wrong_end, free_end, free_spreads.front()); found.passed) {
         ++count.missed;
-      else
+        tell(std::string(name) + " passed", judge({found}));
+      } else {
         ++count.caught;
+      }
     };
     count_fault("ten steps of one batch", after_free_steps(true, false));
     if (workload.optimizer.slots() == 2)

@@ -6,9 +6,12 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
+#include <span>
+#include <type_traits>
 #include <vector>
 
 #include "core/dataset_view.h"
@@ -65,6 +68,18 @@ inline const std::vector<bool Arithmetic::*> Arithmetic::kLeftByCompilers = {
     &Arithmetic::leaves_one_output_backward,
     &Arithmetic::leaves_bias_terms};
 
+/// Sixteen floats or eight doubles.
+template <typename Number>
+struct VectorOf;
+template <>
+struct VectorOf<float> {
+  typedef float Type __attribute__((vector_size(64)));
+};
+template <>
+struct VectorOf<double> {
+  typedef double Type __attribute__((vector_size(64)));
+};
+
 /// Loss and gradient of a batch.
 class PlainGradient {
  public:
@@ -75,12 +90,12 @@ class PlainGradient {
         data_(data),
         arithmetic_(arithmetic),
         tanh_gelu_(tanh_gelu),
-        random_(arithmetic.seed) {}
+        seeded_(arithmetic.seed) {}
 
   /// Of the mean loss (or of the sum over the batch), flat order.
   const std::vector<float>& operator()(const Parameters& parameters, std::int64_t step,
                                        bool sum_for_mean = false) {
-    random_.seed(arithmetic_.seed);  // the same gradient gets the same orders
+    random_ = seeded_;  // the same gradient gets the same orders
     const int batch = workload_.batch_size, layers = workload_.layers();
     const std::vector<int>& widths = workload_.model.widths;
     const std::int64_t first_row = step % data_.batches(batch) * batch;
@@ -107,10 +122,9 @@ class PlainGradient {
       if (!arithmetic_.leaves_bias_terms) bias_sums(gradient, out, bias_gradient);
       product(gradient, 1, out, unrounded ? last_input_ : values_[layer], in, out, in, batch,
               weight_gradient);
-      for (float* value = weight_gradient; value != bias_gradient; ++value) {
-        if (is_autocast() && !arithmetic_.leaves_weight_gradient) *value = rounded(*value);
-        *value /= scale_;
-      }
+      if (is_autocast() && !arithmetic_.leaves_weight_gradient)
+        round_all({weight_gradient, bias_gradient});
+      for (float* value = weight_gradient; value != bias_gradient; ++value) *value /= scale_;
       if (layer > 0) gradient = input_gradient(parameters, layer, gradient);
     }
     return gradient_;
@@ -137,12 +151,24 @@ class PlainGradient {
     }
     return value;
   }
-  float rounded_weight(float value) const {
-    return precision_ == Precision::kBf16 && !is_autocast() ? static_cast<float>(round_weight_to_bf16(value))
-                                                            : rounded(value);
+  void round_all(std::span<float> values) const {
+    switch (precision_) {
+      case Precision::kTf32:
+        for (float& value : values) value = static_cast<float>(round_to_tf32(value));
+        return;
+      case Precision::kFp16:
+        for (float& value : values) value = static_cast<float>(round_to_fp16(value));
+        return;
+      case Precision::kBf16:
+        for (float& value : values) value = static_cast<float>(round_to_bf16(value));
+        return;
+      case Precision::kFp32:
+        return;
+    }
   }
-  void round_all(Matrix& matrix) const {
-    for (float& value : matrix) value = rounded(value);
+  void round_all_weights(std::span<float> weights) const {
+    if (precision_ != Precision::kBf16 || is_autocast()) return round_all(weights);
+    for (float& weight : weights) weight = static_cast<float>(round_weight_to_bf16(weight));
   }
 
   float activated(float z) const {
@@ -194,27 +220,26 @@ class PlainGradient {
     turned_.resize(weight.size());
     for (int o = 0; o < width; ++o)
       for (int i = 0; i < in; ++i)
-        turned_[i * width + o] =
-            has_16_bits() && !unrounded ? rounded_weight(weight[o * in + i]) : weight[o * in + i];
+        turned_[i * width + o] = weight[o * in + i];
+    if (has_16_bits() && !unrounded) round_all_weights(turned_);
     Matrix &out = values_[layer + 1], &sums = sums_[layer + 1];
     out.resize(static_cast<std::size_t>(workload_.batch_size) * width);
     product(unrounded ? last_input_ : values_[layer], in, 1, turned_, width, workload_.batch_size, width, in,
             out.data());
     sums.resize(out.size());
     if (layer + 2 == workload_.layers()) last_input_.resize(out.size());
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      const float own = bias[i % width];
-      if (is_autocast() && width == 1 && !arithmetic_.leaves_product_of_one && !arithmetic_.leaves_sums)
-        out[i] = rounded(out[i]);
-      float sum = out[i] + (is_autocast() && !arithmetic_.leaves_bias ? rounded(own) : own);
-      if (is_autocast() && !arithmetic_.leaves_sums) sum = rounded(sum);
-      out[i] = hidden ? activated(sum) : sum;
-      if (layer + 2 == workload_.layers()) last_input_[i] = out[i];
-      if (hidden && has_16_bits()) {
-        out[i] = rounded(out[i]);
-        sum = rounded(sum);
-      }
-      sums[i] = sum;
+    if (is_autocast() && width == 1 && !arithmetic_.leaves_product_of_one && !arithmetic_.leaves_sums)
+      round_all(out);
+    bias_.assign(bias.begin(), bias.end());
+    if (is_autocast() && !arithmetic_.leaves_bias) round_all(bias_);
+    for (std::size_t first = 0; first < out.size(); first += static_cast<std::size_t>(width))
+      for (int o = 0; o < width; ++o) sums[first + o] = out[first + o] + bias_[o];
+    if (is_autocast() && !arithmetic_.leaves_sums) round_all(sums);
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = hidden ? activated(sums[i]) : sums[i];
+    if (layer + 2 == workload_.layers()) std::copy(out.begin(), out.end(), last_input_.begin());
+    if (hidden && has_16_bits()) {
+      round_all(out);
+      round_all(sums);
     }
   }
 
@@ -279,14 +304,11 @@ class PlainGradient {
     turned_.assign(parameters.weight(layer).begin(), parameters.weight(layer).end());
     const bool unrounded =
         layer + 1 == workload_.layers() && width == 1 && arithmetic_.leaves_one_output_backward;
-    if (has_16_bits() && !unrounded)
-      for (float& weight : turned_) weight = rounded_weight(weight);
+    if (has_16_bits() && !unrounded) round_all_weights(turned_);
     Matrix below(static_cast<std::size_t>(workload_.batch_size) * in);
     product(gradient, width, 1, turned_, in, workload_.batch_size, in, width, below.data());
-    for (std::size_t i = 0; i < below.size(); ++i) {
-      if (is_autocast() && !arithmetic_.leaves_before_slope) below[i] = rounded(below[i]);
-      below[i] *= slope(sums_[layer][i], values_[layer][i]);
-    }
+    if (is_autocast() && !arithmetic_.leaves_before_slope) round_all(below);
+    for (std::size_t i = 0; i < below.size(); ++i) below[i] *= slope(sums_[layer][i], values_[layer][i]);
     return below;
   }
 
@@ -311,32 +333,55 @@ class PlainGradient {
     using Order = Arithmetic::Order;
     if (arithmetic_.order == Order::kBackward) std::reverse(order_.begin(), order_.end());
     if (arithmetic_.order == Order::kShuffled) std::shuffle(order_.begin(), order_.end(), random_);
-    const bool cut = arithmetic_.cut_every > 0 && precision_ != Precision::kFp32;
-    const int parts = arithmetic_.order == Order::kFourParts ? 4 : 1;
-    wide_.resize(static_cast<std::size_t>(columns));
-    narrow_.resize(static_cast<std::size_t>(columns));
-    for (int row = 0; row < rows; ++row) {
-      float* out = c + static_cast<std::size_t>(row) * columns;
-      std::fill_n(out, columns, 0.0f);
-      for (int part = 0; part < parts; ++part) {
-        const int begin = inner * part / parts, end = inner * (part + 1) / parts;
-        std::fill(wide_.begin(), wide_.end(), 0.0);
-        std::fill(narrow_.begin(), narrow_.end(), 0.0f);
-        for (int k = begin; k < end; ++k) {
-          const int index = order_[k];
-          const float factor =
-              a[static_cast<std::size_t>(row) * a_row + static_cast<std::size_t>(index) * a_inner];
-          const float* values = b + static_cast<std::size_t>(index) * columns_of_b;
-          if (!cut) {
-            for (int o = 0; o < columns; ++o) narrow_[o] += factor * values[o];
-            continue;
+    if (arithmetic_.cut_every > 0 && precision_ != Precision::kFp32)
+      product_of<double>(a, a_row, a_inner, b, columns_of_b, rows, columns, inner, c, wide_factors_);
+    else
+      product_of<float>(a, a_row, a_inner, b, columns_of_b, rows, columns, inner, c, factors_);
+  }
+
+  /// Sums of doubles are cut off. `b` is read as vectors of columns, which lie one after the other in the order of summing.
+  template <typename Sum>
+  void product_of(const float* a, int a_row, int a_inner, const float* b, int columns_of_b, int rows,
+                  int columns, int inner, float* c, std::vector<Sum>& factors) {
+    using Vector = typename VectorOf<Sum>::Type;
+    typedef std::uint64_t Bits __attribute__((vector_size(64)));
+    constexpr bool kCut = std::is_same_v<Sum, double>;
+    constexpr int kLanes = 64 / sizeof(Sum);
+    const int parts = arithmetic_.order == Arithmetic::Order::kFourParts ? 4 : 1;
+    factors.resize(static_cast<std::size_t>(inner) * kLanes);
+    for (int first = 0; first < columns; first += kLanes) {
+      const int lanes = std::min(kLanes, columns - first);
+      for (int k = 0; k < inner; ++k) {
+        const float* from = b + static_cast<std::size_t>(order_[k]) * columns_of_b + first;
+        Sum* to = &factors[static_cast<std::size_t>(k) * kLanes];
+        if (lanes == kLanes)
+          for (int lane = 0; lane < kLanes; ++lane) to[lane] = from[lane];
+        else
+          for (int lane = 0; lane < kLanes; ++lane) to[lane] = lane < lanes ? from[lane] : 0;
+      }
+      for (int row = 0; row < rows; ++row) {
+        const float* own = a + static_cast<std::size_t>(row) * a_row;
+        float out[kLanes] = {};
+        for (int part = 0; part < parts; ++part) {
+          const int begin = inner * part / parts, end = inner * (part + 1) / parts;
+          Vector sum = {};
+          for (int k = begin; k < end;) {
+            const int stop = kCut ? std::min(end, k + arithmetic_.cut_every) : end;
+            for (; k < stop; ++k) {
+              Vector right;
+              std::memcpy(&right, &factors[static_cast<std::size_t>(k) * kLanes], sizeof right);
+              sum += static_cast<Sum>(own[static_cast<std::size_t>(order_[k]) * a_inner]) * right;
+            }
+            if constexpr (kCut) {
+              Bits bits;
+              std::memcpy(&bits, &sum, sizeof bits);
+              bits &= ~((1ull << 29) - 1);
+              std::memcpy(&sum, &bits, sizeof sum);
+            }
           }
-          for (int o = 0; o < columns; ++o) wide_[o] += static_cast<double>(factor) * values[o];
-          if ((k - begin) % arithmetic_.cut_every == arithmetic_.cut_every - 1 || k == end - 1)
-            for (int o = 0; o < columns; ++o)
-              wide_[o] = std::bit_cast<double>(std::bit_cast<std::uint64_t>(wide_[o]) & ~((1ull << 29) - 1));
+          for (int lane = 0; lane < kLanes; ++lane) out[lane] += static_cast<float>(sum[lane]);
         }
-        for (int o = 0; o < columns; ++o) out[o] += cut ? static_cast<float>(wide_[o]) : narrow_[o];
+        std::copy_n(out, lanes, c + static_cast<std::size_t>(row) * columns + first);
       }
     }
   }
@@ -346,12 +391,12 @@ class PlainGradient {
   DatasetView data_;
   Arithmetic arithmetic_;
   bool tanh_gelu_;
-  std::mt19937_64 random_;
+  std::mt19937_64 seeded_, random_;
   float scale_ = 1, loss_ = 0;
   std::vector<Matrix> values_, sums_;
   Matrix last_input_;  // of the last layer, as it is before it is rounded
-  std::vector<float> gradient_, turned_, left_, right_, narrow_;
-  std::vector<double> wide_;
+  std::vector<float> gradient_, turned_, left_, right_, bias_, factors_;
+  std::vector<double> wide_factors_;
   std::vector<int> order_;
 };
 
@@ -368,34 +413,46 @@ inline void descend(const Workload& workload, std::int64_t step, const std::vect
   const double bias2 = fault.without_bias_correction ? 1 : 1 - std::pow(optimizer.beta2, t);
   const auto root2 = static_cast<float>(std::sqrt(bias2)), step_size = static_cast<float>(rate / bias1);
   const auto epsilon = static_cast<float>(optimizer.epsilon);
-  const auto descend_one = [&](std::int64_t index, float gradient) {
-    float& value = state.parameters.flat()[index];
-    if (optimizer.slots() == 0) {
-      value -= rate * gradient;
-      return;
+  const bool is_coupled = decays && fault.coupled_weight_decay, is_apart = decays && !is_coupled;
+  const auto decay = static_cast<float>(optimizer.weight_decay);
+  const auto kept = static_cast<float>(1 - rate * optimizer.weight_decay);
+  const auto new1 = static_cast<float>(1 - beta1), new2 = static_cast<float>(1 - beta2);
+  const auto kept2 = static_cast<float>(beta2), correction2 = static_cast<float>(bias2);
+  const bool epsilon_inside_root = fault.epsilon_inside_root;
+  const int slots = optimizer.slots();
+  float* const values = state.parameters.flat().data();
+  float* const first = slots > 0 ? state.slots[0].flat().data() : nullptr;
+  float* const second = slots > 1 ? state.slots[1].flat().data() : nullptr;
+  const auto descend_tensor = [&](std::int64_t begin, std::int64_t end, float longer) {
+    const float* const gradient_of = gradients.data();
+    if (slots == 0) {
+      for (std::int64_t i = begin; i < end; ++i) values[i] -= rate * (longer * gradient_of[i]);
+    } else if (slots == 1) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        first[i] = momentum * first[i] + longer * gradient_of[i];
+        values[i] -= rate * first[i];
+      }
+    } else {
+      for (std::int64_t i = begin; i < end; ++i) {
+        float gradient = longer * gradient_of[i], value = values[i];
+        if (is_coupled) gradient += decay * value;
+        if (is_apart) value *= kept;
+        const float m = first[i] + new1 * (gradient - first[i]);
+        const float v = kept2 * second[i] + new2 * gradient * gradient;
+        const float root =
+            epsilon_inside_root ? std::sqrt(v / correction2 + epsilon) : std::sqrt(v) / root2 + epsilon;
+        first[i] = m;
+        second[i] = v;
+        values[i] = value - step_size * m / root;
+      }
     }
-    if (optimizer.slots() == 1) {
-      float& velocity = state.slots[0].flat()[index];
-      velocity = momentum * velocity + gradient;
-      value -= rate * velocity;
-      return;
-    }
-    if (decays && fault.coupled_weight_decay) gradient += static_cast<float>(optimizer.weight_decay) * value;
-    if (decays && !fault.coupled_weight_decay) value *= static_cast<float>(1 - rate * optimizer.weight_decay);
-    float &m = state.slots[0].flat()[index], &v = state.slots[1].flat()[index];
-    m += static_cast<float>(1 - beta1) * (gradient - m);
-    v = static_cast<float>(beta2) * v + static_cast<float>(1 - beta2) * gradient * gradient;
-    const float root = fault.epsilon_inside_root ? std::sqrt(v / static_cast<float>(bias2) + epsilon)
-                                                 : std::sqrt(v) / root2 + epsilon;
-    value -= step_size * m / root;
   };
   const std::vector<TensorRange> ranges = tensor_ranges(workload.model.widths);
   for (std::size_t tensor = 0; tensor < ranges.size(); ++tensor) {
     const int layer = static_cast<int>(tensor / 2);
     if (layer == fault.frozen_layer || (tensor % 2 == 1 && layer == fault.layer_without_bias)) continue;
     const float longer = layer == fault.scaled_layer ? 1.05f : 1.0f;
-    for (std::int64_t i = ranges[tensor].begin; i < ranges[tensor].begin + ranges[tensor].size; ++i)
-      descend_one(i, longer * gradients[i]);
+    descend_tensor(ranges[tensor].begin, ranges[tensor].begin + ranges[tensor].size, longer);
   }
   if (fault.swapped_slots && state.slots.size() == 2) std::swap(state.slots[0], state.slots[1]);
   if (fault.nan) state.parameters.weight(0)[0] = std::numeric_limits<float>::quiet_NaN();

@@ -6,8 +6,9 @@
 #include "choice/choice.h"
 #include "device/check.h"
 #include "device/memory.h"
+#include "kept_kernels.h"
 #include "layered/trainer.h"
-#include "resident/trainer.h"
+#include "resident/compiled/compiled.h"
 #include "trainer_contract.h"
 
 namespace headroom {
@@ -22,7 +23,7 @@ choice::Candidate layered(const Problem& problem, Precision precision) {
 choice::Candidate resident(const Problem& problem, Precision precision) {
   return {.backend = "cuda-resident", .set_up = [&problem, precision] {
             return make_resident_trainer(problem.workload, precision, problem.data.train(), problem.initial,
-                                         0);
+                                         0, folder_of_kept_kernels());
           }};
 }
 std::unique_ptr<Trainer> chosen(const Problem& problem, Precision precision,
@@ -44,8 +45,7 @@ TEST(ChosenTrainer, TrainsAsOneThatWasNotTimed) {
                               {layered(problem, Precision::kFp16), resident(problem, Precision::kFp16)});
   ASSERT_EQ(trainer->choice()->taken, "cuda-resident") << trainer->note();
   EXPECT_EQ(trainer->peak_device_bytes(), DeviceMemory::held_bytes());
-  const auto direct =
-      make_resident_trainer(problem.workload, Precision::kFp16, problem.data.train(), problem.initial, 0);
+  const auto direct = resident(problem, Precision::kFp16).set_up();
   trainer->train(0, 20);
   direct->train(0, 20);
   EXPECT_EQ(trainer->losses(0, 20), direct->losses(0, 20));

@@ -1,22 +1,10 @@
-// The column kernel for tests: compiled for the network, or, on the GPU that the CPU plays, one of those that column_kernels.cpp of
-// tests/emulated has.
+// Networks of the tests of cuda-resident's kernels that have their plan as constants of their code.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "core/error.h"
-#include "resident/trainer.h"
-#ifndef HEADROOM_EMULATED
-#include "kept_resident_trainer.h"
-#else
-namespace headroom::emulated {
-/// Throws UnsupportedError if there is none for such a plan.
-std::shared_ptr<const resident::PlanKernel> column_kernel(const resident::ColumnPlan& plan,
-                                                          Precision precision);
-std::shared_ptr<const resident::PlanKernel> slot_kernel(const resident::SlotPlan& plan, Precision precision);
-}  // namespace headroom::emulated
-#endif
+#include "resident_test_trainer.h"
 
 namespace headroom {
 
@@ -57,6 +45,38 @@ inline constexpr const char* kColumnsWithRules[] = {
     "mlp-17x64x64x6-b32-tanh-mse-adam", "mlp-784x256x256x256x10-b32-gelu-adam",
     "mlp-3x50x50x1-b32-silu-mse-adamw", "mlp-784x256x10-b31-elu-bce-momentum0.9"};
 
+/// With batches over 32: one hidden layer, two and three of 16 members, three and five of 8, slots, targets, and sums that are kept.
+inline constexpr const char* kSmallHalves[] = {"mlp-33x136x5-b64",
+                                               "mlp-33x136x17x5-b33",
+                                               "mlp-231x136x17x9x5-b47",
+                                               "mlp-33x24x17x128x5-b48",
+                                               "mlp-20x16x40x9x33x16x5-b64",
+                                               "mlp-33x24x17x128x5-b48-adamw",
+                                               "mlp-33x24x17x9x5-b33-tanh-mse-adam",
+                                               "mlp-33x24x17x9x6x5-b64-gelu"};
+inline constexpr const char* kHalves[] = {"mlp-784x256x256x256x10-b64",
+                                          "mlp-784x128x128x128x10-b33",
+                                          "mlp-784x256x256x10-b63",
+                                          "mlp-784x256x10-b40",
+                                          "mlp-17x64x64x6-b64",
+                                          "mlp-17x64x64x6-b64-tanh-mse-adam",
+                                          "mlp-784x128x128x128x10-b64-adam",
+                                          "mlp-784x128x128x128x128x128x128x128x10-b48"};
+
+struct Cell {
+  const char* name;
+  Precision precision;
+};
+/// Networks of slices in both forms, and of other depths with constants.
+inline constexpr Cell kFormCells[] = {{"mlp-784x128x128x128x10-b32", Precision::kBf16},
+                                      {"mlp-784x1024x1024x1024x10-b32", Precision::kBf16},
+                                      {"mlp-784x128x128x128x10-b32", Precision::kTf32},
+                                      {"mlp-784x256x256x256x10-b32", Precision::kTf32},
+                                      {"mlp-784x128x128x128x10-b32", Precision::kFp32}};
+inline constexpr Cell kDepthCells[] = {{"mlp-784x128x128x128x128x10-b32", Precision::kTf32},
+                                       {"mlp-33x72x17x7x9x5-b17", Precision::kTf32},
+                                       {"mlp-784x512x512x512x512x10-b32", Precision::kFp16}};
+
 /// Networks of slices with slots, in each of these precisions.
 struct SlotCase {
   const char* name;
@@ -75,30 +95,6 @@ inline const std::vector<SlotCase> kSlots = {
     {"mlp-896x300x10-b31-momentum0.9", {kAllPrecisions.begin(), kAllPrecisions.end()}},
     {"mlp-784x128x128x128x128x128x16-b32-adam", {Precision::kFp32, Precision::kTf32}}};
 
-inline std::unique_ptr<Trainer> make_resident_test_trainer(const Workload& workload, Precision precision,
-                                                           const DatasetView& data, const Parameters& initial,
-                                                           const ResidentOptions& options) {
-#ifdef HEADROOM_EMULATED
-  struct Maker : resident::KernelMaker {
-    std::shared_ptr<const resident::PlanKernel> make(const resident::SlicePlan&, Precision) const override {
-      throw UnsupportedError("kernels that are compiled for a network only");
-    }
-    std::shared_ptr<const resident::PlanKernel> make(const resident::SlotPlan& plan,
-                                                     Precision its_precision) const override {
-      return emulated::slot_kernel(plan, its_precision);
-    }
-    std::shared_ptr<const resident::PlanKernel> make(const resident::ColumnPlan& plan,
-                                                     Precision its_precision) const override {
-      return emulated::column_kernel(plan, its_precision);
-    }
-  };
-  const Maker maker;
-  return make_resident_trainer(workload, precision, data, initial, 0, options, &maker);
-#else
-  return make_compiled_resident_trainer(workload, precision, data, initial, 0, folder_of_kept_kernels(),
-                                        options);
-#endif
-}
 inline std::unique_ptr<Trainer> make_column_trainer(const Workload& workload, Precision precision,
                                                     const DatasetView& data, const Parameters& initial,
                                                     ResidentOptions options) {

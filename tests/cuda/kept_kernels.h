@@ -1,5 +1,5 @@
 // Where tests and timing programs keep compiled kernels: a folder that a variable names, so that kernels compiled on a machine without
-// a GPU run on one without that compiler. HEADROOM_TEST_CUBINS; not set: nowhere.
+// a GPU run on one without that compiler. HEADROOM_TEST_CUBINS; not set: nowhere. Test runs on a GPU set it.
 #pragma once
 
 #include <cstdlib>

@@ -25,11 +25,12 @@
 #include "not_finite.h"
 #include "oracle/oracle.h"
 #include "resident/block_plan.h"
+#include "resident/compiled/requests.h"
 #include "resident/patch_plan.h"
 #include "resident/plan.h"
-#include "resident/slice_arguments.h"
 #include "resident/slice_plan.h"
 #include "resident/trainer.h"
+#include "resident_test_trainer.h"
 #include "sanitizer.h"
 #include "step_check.h"
 
@@ -53,7 +54,7 @@ bool no_gpu() { return resident_unavailable(0).has_value(); }
 struct Problem : NamedProblem {
   using NamedProblem::NamedProblem;
   std::unique_ptr<Trainer> trainer(Precision precision, const ResidentOptions& options) {
-    return make_resident_trainer(workload, precision, dataset.train(), initial, 0, options);
+    return make_resident_test_trainer(workload, precision, dataset.train(), initial, options);
   }
 };
 
@@ -596,8 +597,8 @@ TEST_P(ResidentPatches, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
 void expect_nans_in_the_losses_of_patches(const char* name, Precision precision, NaNPlaces places) {
   NotFiniteProblem problem(name);
   expect_nans_in_the_losses(problem, precision, places, [&] {
-    return make_resident_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0,
-                                 {.form = Form::kGrid, .kernel = Kernel::kPatches});
+    return make_resident_test_trainer(problem.workload, precision, problem.dataset.train(), problem.initial,
+                                      {.form = Form::kGrid, .kernel = Kernel::kPatches});
   });
 }
 TEST_P(ResidentPatches, ANaNWeightComesOutAsNaNLosses) {
@@ -681,8 +682,8 @@ void expect_nans_in_the_losses_of(const std::vector<KernelCase>& kernels, Precis
   for (const auto& [name, options] : kernels) {
     NotFiniteProblem problem(name);
     expect_nans_in_the_losses(problem, precision, places, [&] {
-      return make_resident_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0,
-                                   options);
+      return make_resident_test_trainer(problem.workload, precision, problem.dataset.train(), problem.initial,
+                                        options);
     });
   }
 }
@@ -1008,9 +1009,14 @@ TEST(ResidentPlan, HasTeamsMoreForWhatIsAheadAndNothingElse) {
         {"mlp-784x128x128x128x10-b32", kAlone, resident::Form::kCluster}})
     EXPECT_THROW(plan(name, sharing, kTeams, form), UnsupportedError) << name;
 }
-/// What a kernel was compiled for is what its plan says, for every plan that can be made: a kernel with teams, launched
+/// What its members are made of behind their last class: "2, 0, 2, 1" of "SliceMember<SliceFp32, SliceGrid, 2, 0, 2, 1>".
+std::string numbers_of(const std::string& kernel) {
+  const std::size_t first = kernel.find(", ", kernel.rfind("::"));
+  return first == kernel.npos ? "" : kernel.substr(first + 2, kernel.find('>', first) - first - 2);
+}
+/// What a kernel is compiled for is what its plan says, for every plan that can be made: a kernel with teams, launched
 /// for a plan without, stores to thread blocks that are not there.
-TEST(ResidentPlan, GetsAKernelThatWasCompiledForItOrIsRefused) {
+TEST(ResidentPlan, GetsAKernelThatIsCompiledForItOrIsRefused) {
   const resident::Limits limits{.sm_count = 132, .shared_bytes = 232448};
   for (const Precision precision : kAllPrecisions)
     for (const int layers : {2, 3, 4, 8})
@@ -1039,19 +1045,30 @@ TEST(ResidentPlan, GetsAKernelThatWasCompiledForItOrIsRefused) {
                                      ? (has(precision, {team, own}) && team >= own) ||
                                            resident::divides_rows(precision, team, own)
                                      : team == 1 || team == 4;
+              EXPECT_EQ(resident::has_slice_kernel(plan, precision), there) << what;
               if (!there) {
-                EXPECT_THROW(resident::slice_kernel(precision, plan), std::invalid_argument) << what;
+                EXPECT_THROW(resident::request_of(plan, precision), UnsupportedError) << what;
                 continue;
               }
-              const auto kernel = resident::slice_kernel(precision, plan);
-              EXPECT_NE(kernel.function, nullptr) << what;
-              EXPECT_EQ(kernel.form, plan.form) << what;
-              EXPECT_EQ(kernel.whole, resident::sums_whole(precision, plan)) << what;
-              EXPECT_EQ(kernel.team, team) << what;
-              EXPECT_EQ(kernel.own, own) << what;
-              EXPECT_EQ(kernel.pairs, plan.pairs) << what;
-              EXPECT_EQ(kernel.gram_teams, gram_teams) << what;
-              EXPECT_TRUE(kernel.layers == 0 || kernel.layers == layers) << what;
+              const std::string kernel =
+                  resident::request_of(plan, precision, resident::PlanForm::kArgument).kernel;
+              const auto is_of = [&](const char* members) { return kernel.find(members) != kernel.npos; };
+              const auto text = [](int number) { return std::to_string(number); };
+              const int pairs = plan.pairs, slices = ahead_slices(plan);
+              if (is_of("SliceMember<")) {
+                const int unrolled = precision == Precision::kTf32 && pairs == 2 && layers == 4 ? 4 : 0;
+                EXPECT_EQ(numbers_of(kernel),
+                          text(pairs) + ", " + text(unrolled) + ", " + text(team) + ", " + text(own))
+                    << what;
+              } else if (is_of("SliceAheadMember<")) {
+                EXPECT_EQ(numbers_of(kernel), text(team) + ", " + text(slices) + ", " + text(gram_teams))
+                    << what;
+              } else {
+                EXPECT_EQ(layers, 4) << what;
+                EXPECT_EQ(is_of("SliceTurnedMember<") || is_of("SlicePackedMember<"),
+                          !resident::sums_whole(precision, plan))
+                    << what;
+              }
             }
 }
 TEST(ResidentSharing, WithoutKernelsIsRefusedBeforeAnythingIsLaunched) {  // so without a GPU too

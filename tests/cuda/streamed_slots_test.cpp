@@ -1,5 +1,4 @@
-// cuda-streamed with an optimizer's slots against the oracle: momentum, Adam and AdamW, in every precision. On a GPU its kernels are
-// compiled when a trainer is made; tests/emulated has instances of them.
+// cuda-streamed with an optimizer's slots against the oracle: momentum, Adam and AdamW, in every precision.
 //
 // Tests named Small also run where the CPU plays the GPU.
 #include <gtest/gtest.h>
@@ -11,15 +10,12 @@
 #include <vector>
 
 #include "core/error.h"
+#include "kept_streamed_trainer.h"
 #include "not_finite.h"
+#include "number_of_variable.h"
 #include "step_check.h"
 #include "streamed/plan.h"
 #include "streamed/trainer.h"
-#ifdef HEADROOM_EMULATED
-#include "streamed_slot_kernels.h"
-#else
-#include "kept_streamed_trainer.h"
-#endif
 
 namespace headroom {
 namespace {
@@ -34,13 +30,8 @@ std::unique_ptr<Trainer> make_trainer(const NamedProblem& problem, Precision pre
                                       int told = -1, int held = -1) {
   const StreamedOptions options{
       .wait_seconds = kLongWaitSeconds, .most_members = members, .told = told, .held = held};
-#ifdef HEADROOM_EMULATED
-  return make_streamed_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0,
-                               options, emulated::streamed_slot_kernel);
-#else
-  return make_compiled_streamed_trainer(problem.workload, precision, problem.dataset.train(), problem.initial,
-                                        0, folder_of_kept_kernels(), options);
-#endif
+  return make_kept_streamed_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0,
+                                    options);
 }
 
 class StreamedSlots : public testing::TestWithParam<Precision> {};
@@ -209,15 +200,13 @@ TEST_P(StreamedSlots, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
 #endif
 
 TEST(StreamedSlotsPlan, ToldTheL2ByTheBytesOfTheMasters) {
-  constexpr std::int64_t kL2 = streamed::kUsualL2Bytes;
   constexpr int kMomentum = static_cast<int>(streamed::SlotRule::kMomentum),
                 kAdam = static_cast<int>(streamed::SlotRule::kAdam);
   const auto shape = [&](const char* name, Precision precision) {
-    const Workload workload = parse_workload_name(name);
-    int held = -1;
     const auto found =
-        streamed::slot_kernel_shape(streamed::make_plan(workload, kH200), workload, precision, kL2, held);
-    return std::vector<int>{static_cast<int>(found.rule), found.groups, found.panels, found.told, held};
+        streamed::plan_with_kernel(parse_workload_name(name), precision, kH200, streamed::kUsualL2Bytes);
+    return std::vector<int>{static_cast<int>(found.kernel.rule.value()), found.kernel.groups,
+                            found.kernel.panels, found.kernel.told, found.held};
   };
   EXPECT_EQ(shape("mlp-784x2048x2048x2048x10-b32-adam", Precision::kBf16),
             (std::vector<int>{kAdam, 1, 1, 1, 256}));
@@ -236,16 +225,6 @@ TEST(StreamedSlotsPlan, AdamWithADecayOrATinyEpsilonHasARuleOfItsOwn) {
   EXPECT_EQ(rule({.kind = Kind::kAdam, .epsilon = 1e-13}), streamed::SlotRule::kAdamW);
   EXPECT_EQ(rule({.kind = Kind::kAdamW, .weight_decay = 0.1}), streamed::SlotRule::kAdamW);
   EXPECT_EQ(rule({.kind = Kind::kAdamW, .weight_decay = 0}), streamed::SlotRule::kAdam);
-}
-TEST(StreamedSlotsPlan, RefusesWithTheReason) {
-  for (const auto& [name, reason] : {std::pair{"mlp-8x8x8-b4", "plain sgd"},
-                                     {"mlp-8x8x8-b4-tanh-adam", "tanh"},
-                                     {"mlp-8x8x8-b4-mse", "plain sgd"}}) {
-    const auto refused = streamed::cannot_stream_slots(parse_workload_name(name));
-    ASSERT_TRUE(refused.has_value()) << name;
-    EXPECT_NE(refused->find(reason), std::string::npos) << *refused;
-  }
-  EXPECT_FALSE(streamed::cannot_stream_slots(parse_workload_name("mlp-8x8x8-b4-adamw")));
 }
 TEST(StreamedSlotsPlan, CountsTheBytesOfAStep) {
   const auto bytes = [](const char* name, Precision precision) {
@@ -279,10 +258,8 @@ TEST_P(StreamedSlots, RequestsCompileWithoutAGpu) {
     const Workload workload = parse_workload_name(of.name);
     streamed::Limits limits = kH200;
     if (of.members > 0) limits.sm_count = of.members;
-    int held = 0;
-    const auto shape = streamed::slot_kernel_shape(streamed::make_plan(workload, limits), workload,
-                                                   GetParam(), streamed::kUsualL2Bytes, held);
-    kernels.emplace(streamed::compiled_request(shape).kernel, of);
+    const auto found = streamed::plan_with_kernel(workload, GetParam(), limits, streamed::kUsualL2Bytes);
+    kernels.emplace(streamed::kernel_name(found.kernel), of);
   }
   std::vector<std::future<int>> registers;
   for (const auto& [kernel, of] : kernels)

@@ -19,6 +19,7 @@
 
 #include "core/error.h"
 #include "data/dataset.h"
+#include "kept_streamed_trainer.h"
 #include "not_finite.h"
 #include "sanitizer.h"
 #include "step_check.h"
@@ -40,7 +41,7 @@ constexpr streamed::Limits kH200{.sm_count = 132, .shared_bytes = 232448};
 struct Problem : NamedProblem {
   using NamedProblem::NamedProblem;
   std::unique_ptr<Trainer> trainer(Precision precision, const StreamedOptions& options = {}) {
-    return make_streamed_trainer(workload, precision, dataset.train(), initial, 0, options);
+    return make_kept_streamed_trainer(workload, precision, dataset.train(), initial, 0, options);
   }
 };
 
@@ -196,8 +197,8 @@ void expect_nans_in_the_losses_of(const std::vector<std::pair<const char*, int>>
   for (const auto& [name, members] : shapes) {
     NotFiniteProblem problem(name);
     expect_nans_in_the_losses(problem, precision, places, [&] {
-      return make_streamed_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0,
-                                   {.hold = hold, .most_members = members});
+      return make_kept_streamed_trainer(problem.workload, precision, problem.dataset.train(), problem.initial,
+                                        0, {.hold = hold, .most_members = members});
     });
   }
 }
@@ -575,15 +576,17 @@ TEST(StreamedPlan, RefusesWithTheReason) {
   for (const auto& [name, limits, reason] :
        {std::tuple{"mlp-20x10-b4", kH200, "one layer"},
         {"mlp-8x8x8-b129", kH200, "batch size 129"},
-        {"mlp-8x8x8-b4", streamed::Limits{.sm_count = 80, .shared_bytes = 101376},
-         "the device has 101376"}}) {
+        {"mlp-8x8x8-b4", streamed::Limits{.sm_count = 80, .shared_bytes = 101376}, "the device has 101376"},
+        {"mlp-8x8x8-b4-tanh-adam", kH200, "activation tanh"},
+        {"mlp-8x8x8-b4-mse", kH200, "loss mse with plain sgd"}}) {
     const auto workload = parse_workload_name(name);
     const auto refused = streamed::cannot_stream(workload, limits);
     ASSERT_TRUE(refused.has_value()) << name;
     EXPECT_NE(refused->find(reason), std::string::npos) << *refused;
     EXPECT_THROW(streamed::make_plan(workload, limits), UnsupportedError) << name;
   }
-  EXPECT_FALSE(streamed::cannot_stream(parse_workload_name("mlp-784x8192x8192x10-b128"), kH200));
+  for (const char* name : {"mlp-784x8192x8192x10-b128", "mlp-8x8x8-b4-adamw", "mlp-8x8x8-b4-mse-adam"})
+    EXPECT_FALSE(streamed::cannot_stream(parse_workload_name(name), kH200)) << name;
 }
 TEST(StreamedPlan, CountsTheBytesOfAStep) {
   const auto workload = parse_workload_name("mlp-1000x2000x3000x10-b32");

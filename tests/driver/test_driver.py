@@ -712,13 +712,13 @@ serve(*process.reserve_protocol_descriptors(), Backends())
 """
 
 
-def compile_ahead(tmp_path, *arguments):
+def compile_ahead(tmp_path, *arguments, workloads=f"{SMALL},mlp-6x5x4-b2"):
     (tmp_path / "worker.py").write_text(COMPILING_WORKER)
     log, cache = tmp_path / "log", tmp_path / "cache"
     package = ROOT / "torch_impl" / "python"
     worker = f"python={sys.executable} {tmp_path / 'worker.py'} {package} {log}"
     done = headroom(
-        *("run", "--workload", f"{SMALL},mlp-6x5x4-b2", "--precision", "fp32,tf32,bf16", "--worker", worker),
+        *("run", "--workload", workloads, "--precision", "fp32,tf32,bf16", "--worker", worker),
         *("--backend", "pytorch-compile-graph", "--cache-dir", cache, "--output", tmp_path / "a.json"),
         *("--no-figures", *arguments),
     )
@@ -739,6 +739,49 @@ def test_compile_processes_set_up_every_compiled_cell_side_by_side(tmp_path):
     assert all(int(compilers) >= 1 and cache == "True" for *_, compilers, cache in calls)
     assert done.stderr.count("ptxas is missing") == 2  # one line a cell, and the others go on
     assert not (tmp_path / "a.json").exists()
+
+
+def test_what_takes_longest_is_compiled_first(tmp_path):
+    pytest.importorskip("numpy")
+    small, large, deep = "mlp-6x5x4-b2", "mlp-6x50x4-b2", "mlp-6x5x5x4-b2"
+    done, calls = compile_ahead(tmp_path, "--compile-only", workloads=f"{small},{large},{deep}")
+    assert done.returncode == 0, done.stderr
+    assert [workload for workload, *_ in calls] == 3 * [deep] + 3 * [large] + 3 * [small]
+
+
+def test_a_worker_loads_what_it_needs_before_the_first_set_up(tmp_path):
+    """What is begun beside others is told so by a release without a trainer."""
+    done = run_small(tmp_path / "a.json", "--worker", f"python={sys.executable} {loading_worker(tmp_path)}",
+                     backends="one,two")  # fmt: skip
+    calls = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    by_process = {process: [call for who, call in calls if who == process] for process, _ in calls}
+    assert len(by_process) == 2, done.stderr
+    for names in by_process.values():
+        assert names[:3] == ["hello", "hello", "release"] or names[:2] == ["hello", "release"]
+        assert names.index("release") < names.index("prepare")
+
+
+def loading_worker(tmp_path):
+    program = tmp_path / "loading.py"
+    program.write_text(f"""
+import json, os, sys
+offered = {{"fp32": {{"contract": "exact", "unavailable": None}}}}
+hello = {{"protocol": 2, "worker": "python", "software": {{}}, "device": None,
+         "backends": [{{"name": name, "family": "other", "description": "", "precisions": offered}}
+                      for name in ("one", "two")]}}
+for line in sys.stdin:
+    request = json.loads(line)
+    with open({str(tmp_path / "log")!r}, "a") as log:
+        print(os.getpid(), request["call"], file=log)
+    results = {{"hello": hello, "release": {{"peak_device_bytes": None}}}}
+    answer = {{"id": request["id"], "ok": request["call"] in results}}
+    if answer["ok"]:
+        answer["result"] = results[request["call"]]
+    else:
+        answer["error"] = {{"kind": "failed", "message": "it trains nothing"}}
+    print(json.dumps(answer), flush=True)
+""")
+    return program
 
 
 # A worker that greets as it should and answers everything else with brackets in brackets.
@@ -777,7 +820,7 @@ KERNEL_WORKER = """
 import json, sys
 reason = {"contract": "exact", "unavailable": "no CUDA device"}
 hello = {"protocol": 2, "worker": "cuda", "software": {}, "device": None,
-         "backends": [{"name": "cuda-fused-compiled", "family": "ours", "description": "", "compiles": True,
+         "backends": [{"name": "cuda-fused", "family": "ours", "description": "", "compiles": True,
                        "repeats": True, "precisions": {"fp16": reason, "bf16": reason}}]}
 for line in sys.stdin:
     request = json.loads(line)
@@ -801,7 +844,7 @@ def test_compile_only_makes_our_kernels_for_the_usual_device_where_there_is_none
         *("--worker", f"cuda={sys.executable} {tmp_path / 'worker.py'} {log}"),
         *(
             "--backend",
-            "cuda-fused-compiled",
+            "cuda-fused",
             "--cache-dir",
             tmp_path / "cache",
             "--compile-only",
@@ -820,23 +863,21 @@ def test_compile_only_makes_our_kernels_for_the_usual_device_where_there_is_none
             "sm_count": 132,
             "shared_bytes": 232448,
         }
-    assert "mlp-64x64x10-b256/cuda-fused-compiled/fp16: compiled in 1.5 s" in done.stderr
-    assert "mlp-64x64x10-b256/cuda-fused-compiled/bf16: kernel 'k': it spills" in done.stderr
+    assert "mlp-64x64x10-b256/cuda-fused/fp16: compiled in 1.5 s" in done.stderr
+    assert "mlp-64x64x10-b256/cuda-fused/bf16: kernel 'k': it spills" in done.stderr
 
 
 def test_compile_only_asks_each_worker_for_its_own_rows(tmp_path):
     """One process at a time: the one that made a row of the first worker does not serve the second's."""
     first, second = tmp_path / "worker.py", tmp_path / "second.py"
     first.write_text(KERNEL_WORKER)
-    second.write_text(
-        KERNEL_WORKER.replace('"cuda"', '"second"').replace("cuda-fused-compiled", "second-row")
-    )
-    logs = {"cuda-fused-compiled": tmp_path / "first.log", "second-row": tmp_path / "second.log"}
+    second.write_text(KERNEL_WORKER.replace('"cuda"', '"second"').replace("cuda-fused", "second-row"))
+    logs = {"cuda-fused": tmp_path / "first.log", "second-row": tmp_path / "second.log"}
     done = headroom(
         *("run", "--workload", "mlp-64x64x10-b256", "--workload", "mlp-64x32x10-b256", "--precision", "fp16"),
-        *("--worker", f"cuda={sys.executable} {first} {logs['cuda-fused-compiled']}"),
+        *("--worker", f"cuda={sys.executable} {first} {logs['cuda-fused']}"),
         *("--worker", f"second={sys.executable} {second} {logs['second-row']}"),
-        *("--backend", "cuda-fused-compiled,second-row", "--device", -1, "--no-figures"),
+        *("--backend", "cuda-fused,second-row", "--device", -1, "--no-figures"),
         *("--cache-dir", tmp_path / "cache", "--compile-only"),
     )
     assert done.returncode == 0, done.stderr

@@ -1,23 +1,26 @@
-// A kernel that is compiled for the network at hand, as one of the instances that tests have.
+// A kernel that is compiled when it is set up, as one of the instances that tests have.
 #pragma once
 
-#include <string>
-
-#include "resident/trainer.h"
+#include <span>
+#include <string_view>
 
 namespace headroom::emulated {
 
-class Instance : public resident::PlanKernel {
- public:
-  Instance(const void* function, int threads) : function_(function), threads_(threads) {}
-  const void* function() const override { return function_; }
-  int threads() const override { return threads_; }
-  bool was_kept() const override { return false; }
-  std::string note() const override { return "its kernel is an instance of the tests"; }
-
- private:
-  const void* function_;
-  int threads_;
+struct KernelInstance {
+  std::string_view name;  ///< as a request has it, but for the namespace before each name
+  const void* function;
 };
+/// In namespace headroom::resident: KERNEL_INSTANCE(slice_steps<SliceWholeMember<SliceFp16>>).
+#define KERNEL_INSTANCE(...) \
+  ::headroom::emulated::KernelInstance { #__VA_ARGS__, reinterpret_cast<const void*>(&__VA_ARGS__) }
+
+std::span<const KernelInstance> fp32_instances();
+std::span<const KernelInstance> tf32_instances();
+std::span<const KernelInstance> fp16_instances();
+std::span<const KernelInstance> bf16_instances();
+std::span<const KernelInstance> column_instances();
+std::span<const KernelInstance> column_rules_instances();
+std::span<const KernelInstance> column_halves_instances();
+std::span<const KernelInstance> slot_instances();
 
 }  // namespace headroom::emulated

@@ -1,5 +1,5 @@
 // The runtime's launches that take a kernel as a pointer. Alone in a file, so that a program without such launches needs no
-// call_kernel().
+// call_of().
 #include <cuda_runtime_api.h>
 
 #include "runtime.h"
@@ -8,8 +8,7 @@
 extern "C" {
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
-  return headroom::emulated::launch_thread(*config,
-                                           [=] { headroom::emulated::call_kernel(kernel, arguments[0]); });
+  return headroom::emulated::launch_thread(*config, headroom::emulated::call_of(kernel, arguments[0]));
 }
 cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim3 grid, dim3 block, void** arguments,
                                         size_t shared_bytes, cudaStream_t stream) {

@@ -1,11 +1,16 @@
+// The kernels of cuda-resident that tests have in place of a compiler, and how one is called.
 #include <algorithm>
-#include <cstring>
+#include <stdexcept>
+#include <string>
 
+#include "kernel_instance.h"
 #include "resident/block_arguments.h"
 #include "resident/column_arguments.h"
+#include "resident/compiled/requests.h"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
 #include "resident/slice_slots.h"
+#include "resident_test_trainer.h"
 #include "runtime.h"
 
 namespace headroom::emulated {
@@ -23,12 +28,50 @@ static_assert(alignof(resident::ColumnArguments) <= 16);
 static_assert(alignof(resident::SliceArguments) <= 16 && alignof(resident::PatchArguments) <= 16 &&
               alignof(resident::BlockArguments) <= 16);
 
+/// The name in a request, without namespaces.
+std::string short_name(std::string name) {
+  constexpr std::string_view kOurs = "headroom::resident::";
+  for (std::size_t at; (at = name.find(kOurs)) != name.npos;) name.erase(at, kOurs.size());
+  return name;
+}
+
+class Instance : public resident::PlanKernel {
+ public:
+  Instance(const void* function, int threads) : function_(function), threads_(threads) {}
+  const void* function() const override { return function_; }
+  int threads() const override { return threads_; }
+  bool was_kept() const override { return false; }
+  std::string note() const override { return "its kernel is an instance of the tests"; }
+
+ private:
+  const void* function_;
+  int threads_;
+};
+
+class Maker : public resident::KernelMaker {
+ public:
+  std::shared_ptr<const resident::PlanKernel> make(const resident::AnyPlan& plan,
+                                                   Precision precision) const override {
+    const std::string name = short_name(request_of(plan, precision, resident::PlanForm::kArgument).kernel);
+    for (const auto& instances :
+         {fp32_instances(), tf32_instances(), fp16_instances(), bf16_instances(), column_instances(),
+          column_rules_instances(), column_halves_instances(), slot_instances()})
+      for (const KernelInstance& instance : instances)
+        if (instance.name == name)
+          return std::make_shared<Instance>(instance.function, threads_of(plan, precision));
+    throw std::logic_error("tests/emulated has no instance of " + name);
+  }
+};
+
 }  // namespace
 
-void call_kernel(const void* kernel, const void* argument) {
-  AnyArguments arguments;
-  std::memcpy(arguments.bytes, argument, sizeof arguments.bytes);
-  reinterpret_cast<void (*)(AnyArguments)>(const_cast<void*>(kernel))(arguments);
+const resident::KernelMaker& resident_kernels() {
+  static const Maker maker;
+  return maker;
+}
+
+std::function<void()> call_of(const void* kernel, const void* argument) {
+  return call_with<AnyArguments>(kernel, argument);
 }
 
 }  // namespace headroom::emulated

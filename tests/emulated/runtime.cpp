@@ -114,7 +114,10 @@ CUresult encode_tensor_map(CUtensorMap* map, CUtensorMapDataType type, cuuint32_
   const bool sixteen_bits =
       type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const int value_bytes = sixteen_bits ? 2 : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 0;
-  if ((rank != 2 && (rank != 3 || strides[1] % 16 != 0 || box[2] != 1)) || value_bytes == 0 ||
+  const bool of_panels = rank == 4;
+  const cuuint32_t slices = of_panels ? 3 : 2;  // the dimension
+  if (rank < 2 || rank > 4 || (rank > 2 && (strides[slices - 1] % 16 != 0 || box[slices] != 1)) ||
+      (of_panels && (strides[1] != 128 || extents[0] > box[0])) || value_bytes == 0 ||
       swizzle != CU_TENSOR_MAP_SWIZZLE_128B || box[0] * static_cast<unsigned>(value_bytes) != 128 ||
       strides[0] % 16 != 0 || reinterpret_cast<std::uintptr_t>(data) % 16 != 0)
     return CUDA_ERROR_INVALID_VALUE;
@@ -125,8 +128,10 @@ CUresult encode_tensor_map(CUtensorMap* map, CUtensorMapDataType type, cuuint32_
                          .box_rows = static_cast<int>(box[1]),
                          .box_columns = static_cast<int>(box[0]),
                          .value_bytes = value_bytes,
-                         .slices = rank == 3 ? static_cast<std::int64_t>(extents[2]) : 1,
-                         .slice_bytes = rank == 3 ? static_cast<std::int64_t>(strides[1]) : 0};
+                         .slices = rank > 2 ? static_cast<std::int64_t>(extents[slices]) : 1,
+                         .slice_bytes = rank > 2 ? static_cast<std::int64_t>(strides[slices - 1]) : 0,
+                         .box_panels = of_panels ? static_cast<int>(box[2]) : 0,
+                         .panels = of_panels ? static_cast<std::int64_t>(extents[2]) : 1};
   static_assert(sizeof tensor <= sizeof *map);
   std::memcpy(map, &tensor, sizeof tensor);
   return CUDA_SUCCESS;

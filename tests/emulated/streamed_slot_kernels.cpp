@@ -1,29 +1,17 @@
-// Kernels of cuda-streamed with slots for the tests: what is compiled at set-up on a GPU is instantiated here. They take any panels
-// where the others are made for panels of two or of four tiles.
+// Kernels of cuda-streamed with slots. They take any panels where those of a GPU are made for panels of two or of four tiles.
 #include "intrinsics.h"
 // What CUDA C++ has without asking comes first.
 #include "core/error.h"
 #include "streamed/step.cuh"
-#include "streamed_slot_kernels.h"
+#include "streamed_instances.h"
 
 namespace headroom::emulated {
 namespace {
 
 using namespace streamed;
 
-class Instance : public SlotKernel {
- public:
-  explicit Instance(const void* function) : function_(function) {}
-  const void* function() const override { return function_; }
-  bool was_kept() const override { return false; }
-  std::string note() const override { return "its kernel is an instance of the tests"; }
-
- private:
-  const void* function_;
-};
-
 template <class Format, class Rule, int kTold>
-const void* of_shape(const SlotKernelShape& shape) {
+const void* of_shape(const KernelShape& shape) {
   using Trained = WithSlots<Format, Rule, kTold>;
   if constexpr (kTold == 0) {
     return kernel_of<Trained, kMostGroups, 0>();
@@ -35,7 +23,7 @@ const void* of_shape(const SlotKernelShape& shape) {
   }
 }
 template <class Format, class Rule>
-const void* of_rule(const SlotKernelShape& shape) {
+const void* of_rule(const KernelShape& shape) {
   if (shape.loss != Loss::kCrossEntropy) {
     // Losses over targets: one a format, by Adam.
     constexpr Loss kLoss =
@@ -54,7 +42,7 @@ const void* of_rule(const SlotKernelShape& shape) {
   return of_shape<Format, Rule, 1>(shape);
 }
 template <class Format>
-const void* of_format(const SlotKernelShape& shape) {
+const void* of_format(const KernelShape& shape) {
   if (shape.rule == SlotRule::kMomentum) return of_rule<Format, Momentum>(shape);
   if constexpr (std::is_same_v<Format, Tf32>)
     return of_rule<Format, PlainAdam>(shape);
@@ -64,12 +52,11 @@ const void* of_format(const SlotKernelShape& shape) {
 
 }  // namespace
 
-std::unique_ptr<SlotKernel> streamed_slot_kernel(const SlotKernelShape& shape) {
-  const void* function = shape.precision == Precision::kFp32   ? of_format<Fp32>(shape)
-                         : shape.precision == Precision::kTf32 ? of_format<Tf32>(shape)
-                         : shape.precision == Precision::kFp16 ? of_format<Fp16>(shape)
-                                                               : of_format<Bf16>(shape);
-  return std::make_unique<Instance>(function);
+const void* streamed_slot_kernel(const KernelShape& shape) {
+  return shape.precision == Precision::kFp32   ? of_format<Fp32>(shape)
+         : shape.precision == Precision::kTf32 ? of_format<Tf32>(shape)
+         : shape.precision == Precision::kFp16 ? of_format<Fp16>(shape)
+                                               : of_format<Bf16>(shape);
 }
 
 }  // namespace headroom::emulated

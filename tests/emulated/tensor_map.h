@@ -12,6 +12,8 @@ struct TensorMap {
   std::int64_t rows, columns, row_bytes;
   int box_rows, box_columns, value_bytes;
   std::int64_t slices, slice_bytes;
+  int box_panels;  ///< 0: not a map of panels; else the matrix is panels of box_columns, next to each other
+  std::int64_t panels;
 
   /// Null outside of the matrix.
   void* element(std::int64_t slice, std::int64_t row, std::int64_t column) const {

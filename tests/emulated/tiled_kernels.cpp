@@ -4,9 +4,8 @@
 namespace headroom::emulated {
 
 /// cuda-tiled has one kernel that is launched by a pointer.
-void call_kernel(const void* kernel, const void* argument) {
-  reinterpret_cast<void (*)(tiled::Arguments)>(const_cast<void*>(kernel))(
-      *static_cast<const tiled::Arguments*>(argument));
+std::function<void()> call_of(const void* kernel, const void* argument) {
+  return call_with<tiled::Arguments>(kernel, argument);
 }
 
 }  // namespace headroom::emulated

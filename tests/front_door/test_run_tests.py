@@ -71,6 +71,21 @@ def test_names_are_read_from_the_programs_own_list(program):
     assert run_tests.test_names(program.parent / "nowhere", "*", {}) == []
 
 
+def test_kernels_of_tests_are_compiled_into_the_folder_that_the_tests_are_given(tmp_path, capsys):
+    (tmp_path / "bin").mkdir()
+    for name, status in (("compile_some_kernels", 0), ("compile_other_kernels", 1), ("some_test", 0)):
+        program = tmp_path / "bin" / name
+        program.write_text(f'#!/usr/bin/env bash\necho "into $HEADROOM_TEST_CUBINS"\nexit {status}\n')
+        program.chmod(0o755)
+    run_tests.compile_kernels(tmp_path, tmp_path, {"HEADROOM_TEST_CUBINS": "/some/folder"})
+    logs = {path.name: path.read_text() for path in tmp_path.glob("*.log")}
+    assert logs == dict.fromkeys(
+        ("compile_some_kernels.log", "compile_other_kernels.log"), "into /some/folder\n"
+    )
+    said = capsys.readouterr().out
+    assert "compile_some_kernels: compiled (" in said and "compile_other_kernels: some failed (" in said
+
+
 def test_every_test_is_in_one_shard(program):
     found = jobs(program)
     assert [job.environment["GTEST_SHARD_INDEX"] for job in found] == ["0", "1", "2", "3"]

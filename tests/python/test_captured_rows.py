@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from headroom_protocol import server  # noqa: E402
 from headroom_protocol.server import Arguments, read_request  # noqa: E402
-from headroom_worker import backends, trials  # noqa: E402
+from headroom_worker import backends, compilation, trials  # noqa: E402
 from headroom_worker.compilation import Compilation  # noqa: E402
 from headroom_worker.pytorch_compile import CompiledTrainer  # noqa: E402
 from headroom_worker.pytorch_compile_graph import CompiledGraphTrainer  # noqa: E402
@@ -107,14 +107,40 @@ def test_steps_together_equal_steps_one_by_one(tmp_path, row, precision):
     not (Path(sysconfig.get_path("include")) / "Python.h").exists(),
     reason="no Python.h for PyTorch to compile with (Debian: python3-dev)",
 )
-def test_set_up_is_cold_then_warm(tmp_path):
+def test_what_was_set_up_beside_others_is_found_alone_and_starts_no_compilers(tmp_path, monkeypatch):
     problem = Problem(tmp_path, widths=(8, 5), batch_size=4, samples=8)  # one layer: little to compile
     request = read_request(Arguments(problem.request(cache_folder=str(tmp_path / "cache")), "request"))
-    trainers = [CompiledGraphTrainer(request, CPU) for _ in range(2)]
-    assert [trainer.setup_cache for trainer in trainers] == ["cold", "warm"]
-    trainers[1].train(1, 1)
+    starts = []
+    start = compilation.start_compile_workers
+    monkeypatch.setattr(compilation, "start_compile_workers", lambda: starts.append(start()))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")  # set to what HEADROOM_COMPILERS says
+    monkeypatch.setenv("HEADROOM_COMPILERS", "3")
+    ahead = CompiledGraphTrainer(request, CPU)
+    assert os.environ.pop("TORCHINDUCTOR_COMPILE_THREADS") == "3"
+    monkeypatch.delenv("HEADROOM_COMPILERS")
+    started = len(starts)
+    alone = CompiledGraphTrainer(request, CPU)
+    assert (ahead.setup_cache, alone.setup_cache) == ("cold", "warm")
+    assert started == len(starts) > 0
+    alone.train(1, 1)
     expected = problem.step(problem.parameters, 1)[1] - problem.parameters
-    assert relative_error(trainers[1].state() - problem.parameters, expected) <= BOUNDS["fp32"]
+    assert relative_error(alone.state() - problem.parameters, expected) <= BOUNDS["fp32"]
+
+
+def test_compile_workers_step_back_for_the_process_that_times_kernels(monkeypatch):
+    from torch._inductor.async_compile import AsyncCompile
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(AsyncCompile, "wait_pool_ready", lambda timeout: None)
+    monkeypatch.setenv("HEADROOM_COMPILERS", "1")
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
+    with subprocess.Popen(["sleep", "60"]) as process:
+        monkeypatch.setattr(AsyncCompile, "process_pool", lambda: SimpleNamespace(process=process))
+        compilation.start_compile_workers()
+        niceness = os.getpriority(os.PRIO_PROCESS, process.pid)
+        process.kill()
+    assert niceness == min(19, os.getpriority(os.PRIO_PROCESS, 0) + compilation.COMPILERS_STEP_BACK)
+    assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "2"  # the fewest that are processes
 
 
 def test_a_compiler_that_is_turned_off_is_an_error(tmp_path):
@@ -236,7 +262,7 @@ def test_this_process_assembles_like_pytorchs_compile_workers():
         "from triton.backends.nvidia.compiler import get_ptxas\n"
         "if sys.argv[1] == 'worker':\n"
         "    import torch._inductor.compile_worker.__main__\n"  # sets its assembler when it is read
-        "else: compilation.use_kernels_compiled_ahead()\n"
+        "else: compilation.assemble_like_compile_workers()\n"
         "print(get_ptxas(90).version)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -251,7 +277,6 @@ def test_this_process_assembles_like_pytorchs_compile_workers():
 
 
 def test_a_device_has_a_tuning_lock_of_its_own(tmp_path, monkeypatch):
-    from headroom_worker import compilation
 
     locks = []
     for uuid in ("GPU-a", "GPU-b"):
@@ -266,7 +291,6 @@ def test_a_device_has_a_tuning_lock_of_its_own(tmp_path, monkeypatch):
 
 def test_a_launch_is_hidden_behind_more_than_the_l2(monkeypatch):
     """What Inductor's benchmarker overwrites before each call is read from its L2_cache_size."""
-    from headroom_worker import compilation
     from torch._inductor.runtime import benchmarking
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -149,13 +149,12 @@ def test_bf16_weights_round_ties_away_from_zero(worker, tmp_path):
     assert abs(losses_of(worker, problem, 0, 1)[0] - np.log1p(np.exp(1 + 2**-7))) <= 1e-6
 
 
-def test_the_fastest_unroll_is_kept_and_reported(tmp_path, problem):
-    """With times that the test makes up: of one step, and of 64 steps with each unroll."""
-    prelude = """
+UNROLLING = """
 import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 from headroom_jax import jax_scan
-times, unrolls = iter([1e-5, 192e-5, 64e-5, 128e-5]), []
+os.sched_getaffinity = lambda process: range(CORES)
+times, unrolls = iter([1e-5, 480e-5, 160e-5, 320e-5]), []
 jax_scan.ScanTrainer._seconds = lambda *arguments, **options: next(times)
 compiled = jax_scan.ScanTrainer._compiled
 def noted(trainer, length, unroll):
@@ -163,16 +162,64 @@ def noted(trainer, length, unroll):
     return compiled(trainer, length, unroll)
 jax_scan.ScanTrainer._compiled = noted
 """
-    worker = start(tmp_path, prelude)
+
+
+@pytest.mark.parametrize("cores", [2, 8])
+def test_the_fastest_unroll_is_kept_and_reported(tmp_path, problem, cores):
+    """With times that the test makes up: of one step, and of 160 steps with each unroll."""
+    worker = start(tmp_path, UNROLLING.replace("CORES", str(cores)))
     request = problem.request(backend="jax-scan")
     note = worker.ok("prepare", **request)["note"]
     assert note == "unroll 4 (us a step with 1: 30.0, 4: 10.0, 8: 20.0)"
-    worker.ok("train", first_step=0, count=6)
+    worker.ok("train", first_step=0, count=10)
+    worker.ok("train", first_step=10, count=320)  # no block: two scans that are there
+    worker.ok("train", first_step=330, count=1040)
     assert worker.ok("prepare", **request)["note"] == note  # found once: there are no more times
     assert worker.end() == 0
     compiled = re.findall(r"compiles (\d+) (\d+)", worker.log_path.read_text())
-    assert sorted(compiled[1:4]) == [("64", "1"), ("64", "4"), ("64", "8")]  # side by side
-    assert compiled[:1] + compiled[4:] == [("1", "1"), ("6", "4"), ("1", "1")]
+    side_by_side = {("160", "1"), ("160", "4"), ("160", "8")}
+    checked = {("10", "1"), ("10", "4"), ("10", "8")} if cores >= 6 else set()
+    end = 1 + len(side_by_side | checked)
+    assert set(compiled[1:end]) == side_by_side | checked
+    afterwards = [] if checked else [("10", "4")]
+    assert compiled[:1] + compiled[end:] == [("1", "1"), *afterwards, ("1040", "4"), ("1", "1")]
+
+
+def test_steps_of_several_scans_train_what_one_scan_trains(tmp_path, problem):
+    """Ten scans of ten steps, which is no block, and one of 100."""
+    states = []
+    for least_block_seconds in (1e9, 0):
+        prelude = f"""
+import os
+os.environ["JAX_PLATFORMS"] = "cpu"
+from headroom_jax import jax_scan
+jax_scan.LEAST_BLOCK_SECONDS, jax_scan.UNROLLS = {least_block_seconds}, (1,)
+"""
+        worker = start(tmp_path, prelude)
+        worker.ok("prepare", **problem.request(backend="jax-scan"))
+        worker.ok("train", first_step=0, count=10)
+        worker.ok("train", first_step=3, count=100)
+        states.append((parameters_of(worker, problem), losses_of(worker, problem, 3, 100)))
+        assert worker.end() == 0
+    assert relative_error(states[0][0], states[1][0]) <= BOUND
+    assert relative_error(states[0][1], states[1][1]) <= BOUND
+
+
+@pytest.mark.parametrize("backend", ROWS)
+def test_what_one_process_compiled_the_next_one_finds(tmp_path, problem, backend):
+    request = problem.request(backend=backend, cache_folder=str(tmp_path / "cache"))
+    prelude = """
+import os
+os.environ["JAX_PLATFORMS"] = "cpu"
+from headroom_jax import jax_scan
+jax_scan.SHORT_STEP_SECONDS = jax_scan.SLOW_STEP_SECONDS = 1e9  # the same scans, however slow this machine is
+"""
+    found = []
+    for _ in range(2):
+        worker = start(tmp_path, prelude)
+        found.append(worker.ok("prepare", **request)["setup_cache"])
+        assert worker.end() == 0
+    assert found == ["cold", "warm"]
 
 
 def test_steps_beyond_the_longest_scan_are_made_of_shorter_ones(tmp_path, problem):

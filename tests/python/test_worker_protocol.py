@@ -112,6 +112,16 @@ def session(tmp_path):
     session.end()
 
 
+def test_a_release_without_a_trainer_loads_what_backends_need(session):
+    loaded = []
+    session.backends.get_ready = lambda: loaded.append(1)
+    assert session.ask("release")["result"] == {"peak_device_bytes": None}
+    assert loaded == [1]
+    assert session.ask("prepare", **session.prepared)["ok"]
+    session.ask("release")  # of a trainer
+    assert loaded == [1]
+
+
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_time_that_is_not_finite_fails_its_call_and_the_worker_lives(session, place, value):

@@ -73,7 +73,7 @@ TEST(Messages, PrepareIsReadBackAsWritten) {
 }
 
 TEST(Messages, ACompileRequestIsReadBackAsWritten) {
-  const CompileCall call{"cuda-fused-compiled",
+  const CompileCall call{"cuda-fused",
                          small(),
                          Precision::kBf16,
                          "/a/cache",

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <tuple>
 
 #include "driver/system/interruption.h"
 
@@ -30,6 +31,13 @@ struct Cell {
   SharedFiles* shared = nullptr;
   Precision precision = Precision::kFp32;
   const BackendRow* row = nullptr;
+
+  /// In order only. Torch.compile times candidates for each product of a layer, which takes longer where products are
+  /// larger; a kernel of ours takes seconds.
+  std::tuple<bool, std::size_t, double> compile_time() const {
+    const Workload& workload = *shared->workload;
+    return {row->family != Family::kOurs, workload.model.widths.size(), workload.flops_per_step()};
+  }
 };
 
 class AheadOfTime {
@@ -47,6 +55,10 @@ class AheadOfTime {
         }
       }
     }
+    // What takes long begins first, and what is short fills the end.
+    std::stable_sort(cells_.begin(), cells_.end(), [](const Cell& one, const Cell& other) {
+      return one.compile_time() > other.compile_time();
+    });
     cells_left_ = cells_.size();
     processes_ = static_cast<int>(std::min<std::size_t>(cells_.size(), static_cast<std::size_t>(processes)));
   }
@@ -103,10 +115,12 @@ class AheadOfTime {
     return prepared;
   }
 
-  /// What makes the workers share the cores (torch_impl/python/headroom_worker/compilation.py).
+  /// What makes the workers share the cores (torch_impl/python/headroom_worker/compilation.py). Each has some compilers to
+  /// spare: at any time many workers wait for the device, and at the end few are left.
   std::map<std::string, std::string> environment() const {
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());
-    return {{"HEADROOM_COMPILERS", std::to_string(std::max(1, cores / processes_))}};
+    constexpr int kSpare = 4;
+    const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    return {{"HEADROOM_COMPILERS", std::to_string(std::clamp(kSpare * cores / processes_, 1, cores))}};
   }
 
   std::optional<Cell> next() {

@@ -8,6 +8,7 @@
 #include <future>
 #include <new>
 #include <thread>
+#include <utility>
 
 #include "analysis/gpu_state.h"
 #include "analysis/statistics.h"
@@ -307,13 +308,16 @@ void GroupRun::check_timed_losses(Cell& cell, const TimedTrainer& trainer) {
   }
 }
 
+// All at the same time: a Python worker takes a second to give everything back.
 void GroupRun::release() {
+  std::vector<std::pair<Cell*, std::future<std::optional<std::int64_t>>>> released;
   for (Cell& cell : cells_) {
-    if (cell.client == nullptr) continue;
-    WorkerClient& client = *cell.client;
-    cell.client = nullptr;
-    attempt(cell, "releasing", [&] { cell.record.peak_device_bytes = client.release(); });
+    WorkerClient* client = std::exchange(cell.client, nullptr);
+    if (client == nullptr) continue;
+    released.emplace_back(&cell, std::async(std::launch::async, [client] { return client->release(); }));
   }
+  for (auto& [cell, bytes] : released)
+    attempt(*cell, "releasing", [&] { cell->record.peak_device_bytes = bytes.get(); });
 }
 
 void GroupRun::train_losses(WorkloadFiles& files, const std::vector<LossCurve>& eager) {

@@ -4,7 +4,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <stdexcept>
 
 #include "driver/system/interruption.h"
@@ -67,12 +69,12 @@ class Silent : public benchmark::BenchmarkReporter {
 
 void choose_block(TimedTrainer& trainer, double block_seconds) {
   // Runs grow until one is long enough to trust; the fastest of three sets the length, so that no block is
-  // short.
+  // short. They are doubled, as a backend may have few lengths compiled (torch_impl/python/headroom_jax/jax_scan.py).
   std::int64_t steps = kLeastWarmupSteps;
   double seconds = train(trainer, steps);
   while (seconds < kWarmupSeconds && steps < kMostSteps) {
-    steps = std::max(2 * steps,
-                     static_cast<std::int64_t>(steps * std::min(100.0, 1.5 * kWarmupSeconds / seconds)));
+    const double longer = std::clamp(kMargin * kWarmupSeconds / seconds, 2.0, 64.0);
+    steps *= static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::ceil(longer))));
     seconds = train(trainer, steps);
   }
   double fastest = seconds / static_cast<double>(steps);

@@ -267,22 +267,31 @@ Calibration WorkerPool::calibrate(const std::function<void(const std::string&)>&
 void WorkerPool::start_ahead(const std::vector<BackendRow>& rows) {
   std::set<std::string> with_greeted;
   std::vector<std::jthread> threads;
+  const auto get_ready = [&](const std::shared_ptr<WorkerClient>& client, std::function<void()> give_up) {
+    threads.emplace_back([client, give_up = std::move(give_up)] {
+      try {
+        client->wait_until_ready();
+        client->release();  // without a trainer: it loads what its backends need
+      } catch (const std::exception&) {
+        give_up();
+      }
+    });
+  };
   for (const BackendRow& row : rows) {
     const Greeting* found = find_greeting(row.worker);
-    if (found == nullptr || !found->hello || with_greeted.insert(row.worker).second) continue;
+    if (found == nullptr || !found->hello) continue;
+    if (with_greeted.insert(row.worker).second) {
+      if (const auto greeted = living(greeted_, row.worker))
+        get_ready(greeted, [this, worker = row.worker] { end_greeted(worker); });
+      continue;
+    }
     try {
       std::shared_ptr<WorkerClient> client = start(program_of(row.worker), row.name);  // as launch() does
       {
         const std::lock_guard lock(mutex_);
         if (!serving_.emplace(row.name, client).second) continue;
       }
-      threads.emplace_back([this, name = row.name, client] {
-        try {
-          client->wait_until_ready();
-        } catch (const std::exception&) {
-          end(name);
-        }
-      });
+      get_ready(client, [this, name = row.name] { end(name); });
     } catch (const std::exception&) {
       continue;
     }

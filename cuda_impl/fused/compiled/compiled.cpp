@@ -1,12 +1,9 @@
 #include "fused/compiled/compiled.h"
 
-#include <utility>
-
 #include "core/error.h"
 #include "device/device.h"
+#include "fused/kernels.h"
 #include "fused/trainer.h"
-#include "jit/cache.h"
-#include "jit/compiler.h"
 #include "narrow/compiled/compiled.h"
 
 namespace headroom {
@@ -14,29 +11,9 @@ namespace {
 
 using namespace fused;
 
-class CompiledPlanKernel : public PlanKernel {
- public:
-  CompiledPlanKernel(const Plan& plan, const Limits& limits, const jit::Cubin& cubin)
-      : plan_(plan), shared_limit_(limits.shared_bytes), kernel_(cubin), was_kept_(cubin.was_kept) {
-    note_ = jit::note_of(cubin);
-    kernel_.allow_shared_bytes(launch_shape(plan, 1, shared_limit_).shared_bytes);
-  }
-  void launch(const ChainArguments& arguments, int workers, Stream& stream) const override {
-    kernel_.launch(launch_shape(plan_, workers, shared_limit_), stream.get(), arguments);
-  }
-  void launch(const PipelineArguments& arguments, int workers, Stream& stream) const override {
-    kernel_.launch(launch_shape(plan_, workers, shared_limit_), stream.get(), arguments);
-  }
-  bool was_kept() const override { return was_kept_; }
-  std::string note() const override { return note_; }
-
- private:
-  Plan plan_;
-  int shared_limit_;
-  jit::Kernel kernel_;
-  bool was_kept_;
-  std::string note_;
-};
+bool is_plain(const Plan& plan) {
+  return plan.loss == static_cast<std::int32_t>(Loss::kCrossEntropy) && plan.slots == 0;
+}
 
 /// Whether this workload is one for the kernel of narrow/.
 bool goes_to_narrow(const Workload& workload, Precision precision, const Limits& limits) {
@@ -49,16 +26,33 @@ bool goes_to_narrow(const Workload& workload, Precision precision, const Limits&
 
 namespace fused {
 
-jit::Request compiled_request(const Plan& plan, Precision precision) {
+PlanAs plan_as(const Plan& plan) {
+  switch (plan.form) {
+    case Form::kWarps:  // 3 % faster
+      return PlanAs::kConstants;
+    case Form::
+        kGeneral:  // its loops over layers have a known end: 3 to 12 % at 64 units, nothing or 2 % slower at 128
+      return plan.width < 128 ? PlanAs::kConstants : PlanAs::kArgument;
+    case Form::kPipeline:  // as fast; with targets the kernel is made for one plan
+      return is_plain(plan) ? PlanAs::kArgument : PlanAs::kConstants;
+    case Form::kApart:
+    case Form::kCluster:
+    case Form::kPair:  // depth and tiles are constants already: as fast
+      return PlanAs::kArgument;
+  }
+  throw std::logic_error("plan_as: not a Form");
+}
+
+jit::Request compiled_request(const Plan& plan, Precision precision, PlanAs as) {
   const std::string format =
       precision == Precision::kBf16 ? "headroom::fused::Bf16" : "headroom::fused::Fp16";
   const std::string hidden = std::to_string(plan.hidden);
+  const bool is_general = plan.form == Form::kGeneral;
   jit::Request request;
   const auto take = [&](const std::string& header, const std::string& kernel, const std::string& arguments) {
     request.headers = {"machine/formats.cuh", "fused/" + header};
     request.kernel = "headroom::fused::" + kernel + "<" + format + arguments + ">";
-    request.name = "cuda-fused " + kernel + ", " + std::string(to_string(precision)) + ", " + hidden +
-                   " hidden layers, batch " + std::to_string(plan.batch);
+    request.name = "cuda-fused " + kernel + arguments + ", " + std::string(to_string(precision));
   };
   switch (plan.form) {
     case Form::kGeneral:
@@ -83,12 +77,30 @@ jit::Request compiled_request(const Plan& plan, Precision precision) {
   }
   // With targets the last owner of four has a few registers too few.
   if (plan.loss != static_cast<std::int32_t>(Loss::kCrossEntropy)) request.most_local_bytes = 96;
-  const bool is_general = plan.form == Form::kGeneral;
-  request.constants = {{"FUSED_PLAN", jit::as_words(plan)}};
+  if (is_plain(plan)) request.constants.emplace_back("FUSED_PLAIN", "1");
+  if (as == PlanAs::kConstants) {
+    request.constants.emplace_back("FUSED_PLAN", jit::as_words(plan));
+    request.name += ", " + hidden + " hidden layers, batch " + std::to_string(plan.batch);
+  }
   request.argument_type =
       is_general ? "headroom::fused::ChainArguments" : "headroom::fused::PipelineArguments";
   request.argument_bytes = is_general ? sizeof(ChainArguments) : sizeof(PipelineArguments);
   return request;
+}
+
+jit::Cubin compile_plan(const Plan& plan, Precision precision, const jit::Architecture& architecture,
+                        const jit::Compiler* compiler, const jit::Cache& cache) {
+  const auto compiled = [&](PlanAs as) {
+    return jit::compile(compiled_request(plan, precision, as), architecture, compiler, cache);
+  };
+  if (plan_as(plan) == PlanAs::kConstants) try {
+      return compiled(PlanAs::kConstants);
+    } catch (const jit::CompileError&) {
+      if (!is_plain(plan)) throw;
+    } catch (const UnsupportedError&) {  // no compiler: perhaps the other one was kept
+      if (!is_plain(plan)) throw;
+    }
+  return compiled(PlanAs::kArgument);
 }
 
 }  // namespace fused
@@ -97,21 +109,17 @@ std::unique_ptr<Trainer> make_compiled_fused_trainer(const Workload& workload, P
                                                      const DatasetView& data, const Parameters& initial,
                                                      int device, const std::string& cache_folder) {
   validate(workload);
-  if (const auto reason = fused_unavailable(device))
-    throw UnsupportedError("cuda-fused-compiled: " + *reason);
-  const narrow::Limits device_limits = narrow::limits_of(device);
-  if (goes_to_narrow(workload, precision, {device_limits.sm_count, device_limits.shared_bytes}))
+  if (const auto reason = fused_unavailable(device)) throw UnsupportedError("cuda-fused: " + *reason);
+  const narrow::Limits limits = narrow::limits_of(device);
+  if (goes_to_narrow(workload, precision, {limits.sm_count, limits.shared_bytes}))
     return make_compiled_narrow_trainer(workload, precision, data, initial, device, jit::found_compiler(),
                                         jit::cubins_in(cache_folder));
-  const auto compile = [&](const Plan& plan, const Limits& limits) -> std::unique_ptr<PlanKernel> {
+  return make_fused_trainer(workload, precision, data, initial, device, [&](const Plan& plan) {
     const DeviceInfo info = device_info(device);
-    const jit::Architecture architecture{.major = info.compute_major, .minor = info.compute_minor};
-    return std::make_unique<CompiledPlanKernel>(
-        plan, limits,
-        jit::compile(compiled_request(plan, precision), architecture, jit::found_compiler(),
-                     jit::cubins_in(cache_folder)));
-  };
-  return make_fused_trainer(workload, precision, data, initial, device, compile);
+    return jit::ready(compile_plan(plan, precision,
+                                   {.major = info.compute_major, .minor = info.compute_minor},
+                                   jit::found_compiler(), jit::cubins_in(cache_folder)));
+  });
 }
 
 jit::Cubin compile_fused(const Workload& workload, Precision precision, const Limits& limits,
@@ -120,8 +128,8 @@ jit::Cubin compile_fused(const Workload& workload, Precision precision, const Li
   if (goes_to_narrow(workload, precision, limits))
     return compile_narrow(workload, precision, {limits.sm_count, limits.shared_bytes}, jit::found_compiler(),
                           jit::cubins_in(cache_folder));
-  return jit::compile(compiled_request(make_plan(workload, precision, limits), precision), {},
-                      jit::found_compiler(), jit::cubins_in(cache_folder));
+  return compile_plan(make_plan(workload, precision, limits), precision, {}, jit::found_compiler(),
+                      jit::cubins_in(cache_folder));
 }
 
 }  // namespace headroom

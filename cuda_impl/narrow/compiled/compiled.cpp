@@ -70,8 +70,8 @@ namespace narrow {
 
 jit::Request compiled_request(const Plan& plan, const std::string& workload) {
   jit::Request request;
-  request.name = "cuda-fused-compiled " + workload + ", " +
-                 std::string(to_string(static_cast<Precision>(plan.precision)));
+  request.name =
+      "cuda-fused, " + workload + ", " + std::string(to_string(static_cast<Precision>(plan.precision)));
   request.headers = {"narrow/step.cuh"};
   request.text =
       "namespace headroom::narrow {\n"
@@ -114,7 +114,7 @@ jit::Cubin compile_narrow(const Workload& workload, Precision precision, const L
                           const jit::Compiler* compiler, const jit::Cache& cache) {
   validate(workload);
   if (const auto reason = refusal(workload, precision, limits))
-    throw UnsupportedError("cuda-fused-compiled: " + *reason);
+    throw UnsupportedError("cuda-fused: " + *reason);
   return with_fitting_plan(workload, precision, limits, {}, [&](const Plan& plan) {
     return jit::compile(compiled_request(plan, workload.name), {}, compiler, cache);
   });

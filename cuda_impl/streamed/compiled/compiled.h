@@ -1,5 +1,5 @@
-// cuda-streamed for optimizers with slots, momentum, Adam and AdamW: its kernels are compiled at set-up, one for each kind of plan, so
-// that networks of one kind share a kernel. Plain SGD is cuda-streamed's own.
+// `cuda-streamed`: its kernel is compiled when a trainer is set up, one for each kind of plan. The plan itself is the kernel's argument, so networks of
+// one kind share a kernel.
 #pragma once
 
 #include <memory>
@@ -16,11 +16,11 @@
 namespace headroom {
 
 namespace streamed {
-jit::Request compiled_request(const SlotKernelShape& shape);
+jit::Request compiled_request(const KernelShape& shape);
 }  // namespace streamed
 
-/// Throws what make_streamed_trainer() throws, jit::CompileError, and UnsupportedError if there is no compiler or if nothing is to be
-/// compiled: for plain sgd. `cache_folder`: where compiled code is kept; empty for nowhere.
+/// Throws what make_streamed_trainer() throws, jit::CompileError, and UnsupportedError if there is no compiler and no kernel that was
+/// kept. `cache_folder`: where compiled code is kept; empty for nowhere.
 std::unique_ptr<Trainer> make_compiled_streamed_trainer(const Workload& workload, Precision precision,
                                                         const DatasetView& data, const Parameters& initial,
                                                         int device, const std::string& cache_folder = {},

@@ -22,7 +22,7 @@ class JitTrainer(JaxTrainer):
         self._go_to(0)
         self._step = self.compiled(self._one_step, self._state, self.features, self.targets)
         jax.block_until_ready(self._step(copies(self._state), self.features, self.targets))
-        self.note = self.notes()
+        self.end_set_up()
 
     @property
     def _state(self) -> tuple:

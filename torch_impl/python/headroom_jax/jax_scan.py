@@ -1,13 +1,16 @@
 """`jax-scan`: all steps of a block in one `lax.scan`.
 
 A scan's length is part of its program, so each length that is asked for is compiled, before the clocks start.
-Lengths of more than a tenth of a second are made of shorter ones that are there: the measurement of energy
-asks for seconds, and nothing may be compiled meanwhile.
+Two kinds are made of several scans that are there instead, as a compile takes seconds: lengths of more than a
+tenth of a second, which the measurement of energy asks for, and those that are too short to be a timed block.
+The driver warms up with these and finds the length of a block.
 """
 
 import concurrent.futures
+import dataclasses
 import functools
 import itertools
+import os
 import time
 
 import jax
@@ -20,14 +23,28 @@ from headroom_jax.network import State
 from headroom_jax.trainer import JaxTrainer, copies
 
 UNROLLS = (1, 4, 8)
-TRIAL_STEPS = 64
+# The driver warms up with 10 steps, doubled some times, so both lengths make up what it asks for. A scan of
+# many short steps hides what its dispatch takes.
+TRIAL_STEPS = 40
+SHORT_TRIAL_STEPS, SHORT_STEP_SECONDS = 160, 5e-4
+CHECKED_STEPS = 10  # which the driver checks as one call
 TRIAL_SECONDS = 0.1  # for each unroll, at least
 SLOW_STEP_SECONDS = 0.02  # what unrolling saves is microseconds
 LONGEST_SECONDS = 0.1
 LONGEST_STEPS = 256  # or that many, where they take longer
+LEAST_BLOCK_SECONDS = 0.01  # half of what the driver calls a block at least
+MOST_SCANS = 16  # for steps that are no block
 
 # What was found for a shape, so that a run of losses with other seeds need not find it again.
-_choices: dict[tuple, tuple[int, int, str]] = {}
+_choices: dict[tuple, "Choice"] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    unroll: int
+    longest: int  # steps of a scan
+    step_seconds: float
+    measured: str
 
 
 class ScanTrainer(JaxTrainer):
@@ -42,8 +59,8 @@ class ScanTrainer(JaxTrainer):
         )
         if shape not in _choices:
             _choices[shape] = self._choose_unroll()
-        self._unroll, self._longest, measured = _choices[shape]
-        self.note = self.notes(measured)
+        self._choice = _choices[shape]
+        self.end_set_up(self._choice.measured)
         self.start_from(request.parameters)
 
     def _scan(
@@ -82,23 +99,33 @@ class ScanTrainer(JaxTrainer):
     def _program(self, length: int, unroll: int) -> jax.stages.Compiled:
         return self._run_once(self._compiled(length, unroll))
 
-    def _choose_unroll(self) -> tuple[int, int, str]:
-        """The fastest unroll, the steps of the longest scan, and what was measured."""
+    def _choose_unroll(self) -> Choice:
+        """The fastest unroll; its programs are kept."""
         step_seconds = self._seconds(self._programs[1], repeats=2)
         if step_seconds > SLOW_STEP_SECONDS:
-            return 1, LONGEST_STEPS, f"unroll 1, as a step takes over {SLOW_STEP_SECONDS * 1e3:g} ms"
-        repeats = max(3, min(50, int(TRIAL_SECONDS / (step_seconds * TRIAL_STEPS))))
-        # Compiled side by side, as that takes seconds each; timed one after the other.
-        with concurrent.futures.ThreadPoolExecutor(len(UNROLLS)) as threads:
-            programs = list(threads.map(functools.partial(self._compiled, TRIAL_STEPS), UNROLLS))
+            measured = f"unroll 1, as a step takes over {SLOW_STEP_SECONDS * 1e3:g} ms"
+            return Choice(1, LONGEST_STEPS, step_seconds, measured)
+        trial_steps = SHORT_TRIAL_STEPS if step_seconds < SHORT_STEP_SECONDS else TRIAL_STEPS
+        repeats = max(3, min(50, int(TRIAL_SECONDS / (step_seconds * trial_steps))))
+        # Compiled side by side, as that takes seconds each; timed one after the other. Where there are cores
+        # for it, so is what the check will ask for, as the others would wait for it there.
+        wanted = list(itertools.product((trial_steps, CHECKED_STEPS), UNROLLS))
+        if len(os.sched_getaffinity(0)) < len(wanted):
+            wanted = wanted[: len(UNROLLS)]
+        with concurrent.futures.ThreadPoolExecutor(len(wanted)) as threads:
+            compiled = threads.map(lambda program: self._compiled(*program), wanted)
+            programs = dict(zip(wanted, compiled, strict=True))
         times = {
-            unroll: self._seconds(self._run_once(program), repeats) / TRIAL_STEPS
-            for unroll, program in zip(UNROLLS, programs, strict=True)
+            unroll: self._seconds(self._run_once(programs[trial_steps, unroll]), repeats) / trial_steps
+            for unroll in UNROLLS
         }
         fastest = min(times, key=times.get)
+        for (length, unroll), program in programs.items():
+            if unroll == fastest:
+                self._programs[length] = program if length == trial_steps else self._run_once(program)
         measured = ", ".join(f"{unroll}: {seconds * 1e6:.1f}" for unroll, seconds in times.items())
         longest = max(LONGEST_STEPS, int(LONGEST_SECONDS / times[fastest]))
-        return fastest, longest, f"unroll {fastest} (us a step with {measured})"
+        return Choice(fastest, longest, times[fastest], f"unroll {fastest} (us a step with {measured})")
 
     def _seconds(self, program: jax.stages.Compiled, repeats: int) -> float:
         """Of the fastest of some runs, which go on training."""
@@ -111,12 +138,18 @@ class ScanTrainer(JaxTrainer):
         return fastest
 
     def _lengths(self, count: int) -> list[int]:
-        """Of the scans that make up `count` steps: one, or several where that would be too long."""
-        if count <= self._longest:
+        """Of the scans that make up `count` steps: one, or several where that is too long or is no block."""
+        if count in self._programs:
+            return [count]
+        if count * self._choice.step_seconds < LEAST_BLOCK_SECONDS:
+            for length in sorted(self._programs, reverse=True):
+                if length > 1 and count % length == 0 and count // length <= MOST_SCANS:
+                    return [length] * (count // length)
+        if count <= self._choice.longest:
             return [count]
         longest = max(self._programs)
-        if longest < self._longest // 4:
-            longest = self._longest
+        if longest < self._choice.longest // 4:
+            longest = self._choice.longest
         lengths, left = [longest] * (count // longest), count % longest
         for length in sorted(self._programs, reverse=True):
             lengths += [length] * (left // length)
@@ -126,7 +159,7 @@ class ScanTrainer(JaxTrainer):
     def get_ready(self, first_step: int, count: int) -> None:
         self._block = self._lengths(count)
         for length in set(self._block) - set(self._programs):
-            self._programs[length] = self._program(length, self._unroll)
+            self._programs[length] = self._program(length, self._choice.unroll)
 
     def run_steps(self, first_step: int, count: int) -> None:
         self._outputs = []

@@ -14,6 +14,7 @@ from headroom_protocol.kept_losses import KEPT_LOSSES, KeptSteps
 from headroom_protocol.server import Timing, TrainerRequest
 from jax import lax
 
+from headroom_jax.compilation import Compilation
 from headroom_jax.network import Network, Parameters, State
 
 EMPTY_PROGRAMS = 50
@@ -23,11 +24,12 @@ class JaxTrainer:
     """A backend adds `get_ready`, `run_steps` (which alone is timed) and `take_losses`."""
 
     note = ""
-    setup_cache = "cold"  # XLA compiles for each workload anew
+    setup_cache = "cold"
 
     def __init__(self, request: TrainerRequest, device: jax.Device):
         self.device = device
         self.on_gpu = device.platform != "cpu"
+        self._compilation = Compilation(request.cache_folder, self.on_gpu)
         self.batches = request.batches
         self.network = Network(request, "cuda" if self.on_gpu else "cpu")
         self._shapes = [
@@ -124,7 +126,12 @@ class JaxTrainer:
         """What XLA plans for the program that needs most, data and parameters included."""
         return self._most_bytes if self.on_gpu else None
 
-    def notes(self, *own: str) -> str:
+    def end_set_up(self, *own: str) -> None:
+        """Once all is compiled; `own`: for the record's note."""
+        self.note = self._notes(*own)
+        self.setup_cache = self._compilation.finish()
+
+    def _notes(self, *own: str) -> str:
         scale = f"static loss scale {self.network.scale:g}" if self.network.scale != 1.0 else ""
         return ", ".join(filter(None, (*own, scale, self._clock_note())))
 

@@ -381,7 +381,10 @@ class Session:
         return {}
 
     def _release(self, arguments: Arguments) -> dict:
-        peak = self._trainer.peak_device_bytes() if self._trainer is not None else None
+        if self._trainer is None:
+            getattr(self._backends, "get_ready", lambda: None)()
+            return {"peak_device_bytes": None}
+        peak = self._trainer.peak_device_bytes()
         self._drop_trainer()
         return {"peak_device_bytes": peak}
 

@@ -166,6 +166,17 @@ class PyTorchBackends:
             "broken": None if self._broken is None else str(self._broken),
         }
 
+    def get_ready(self) -> None:
+        """Imports what the rows need at their first set-up, and makes the device's context."""
+        if self._missing is not None:
+            return
+        import torch._dynamo  # as torch.optim does
+
+        if self._device >= 0:
+            if self._no_compiler is None:
+                import torch._inductor.compile_fx  # noqa: F401
+            self._torch.cuda.synchronize(self._device)
+
     def begin_range(self, name: str | None) -> None:
         """For profilers, instead of the range before. Not of a thread: autograd launches from its own."""
         nvtx = self._torch.cuda.nvtx

@@ -20,8 +20,12 @@ import torch
 WARM_UP_MILLISECONDS = 5
 TIMING_MILLISECONDS = 20
 # How many processes may compile for this one where several set up rows side by side (the driver's
-# compile_ahead.cpp); else as many as there are cores.
+# compile_ahead.cpp); else as many as Inductor starts, one a core. With fewer than two it would compile in
+# threads of this process, which hold up the launches that are being timed.
 COMPILERS = "HEADROOM_COMPILERS"
+LEAST_COMPILERS = 2
+# Their niceness. A process that times a kernel has the device's lock, and all others wait for it.
+COMPILERS_STEP_BACK = 10
 # Before each call that is timed, Inductor's benchmarker overwrites as many bytes as the L2 has, to empty it.
 # While the device does that, the host launches what is timed; if it takes longer, the launch is timed too.
 # 60 MB take an H200 some 15 us, about as long as a slow host needs for a Triton kernel between two events.
@@ -48,11 +52,10 @@ class Compilation:
         config.inductor_default_autotune_rep = TIMING_MILLISECONDS
         config.autotune_num_choices_displayed = 0  # the worker's log is for what went wrong
         config.max_autotune_report_choices_stats = False
-        if COMPILERS in os.environ:
-            config.compile_threads = int(os.environ[COMPILERS])
         tune_one_at_a_time(folder)
         time_kernels_without_their_launch()
-        use_kernels_compiled_ahead()
+        assemble_like_compile_workers()
+        start_compile_workers_when_needed()
         self._before = _counts()
 
     def finish(self) -> str:
@@ -63,26 +66,70 @@ class Compilation:
         return "cold" if compiled else "warm"
 
 
-def use_kernels_compiled_ahead() -> None:
-    """Lets this process find what PyTorch's compile workers compile for it, and waits until those are there.
+def assemble_like_compile_workers() -> None:
+    """Lets this process find what PyTorch's compile workers compile for it.
 
     The workers assemble with torch/bin/ptxas, this process, unless told, with the one that Triton brings:
     another version, so another key in Triton's cache. Every kernel to be timed was then compiled a second
-    time, here, one after another (torch 2.11: only workers call _set_triton_ptxas_path). And kernels asked
-    for before the workers are there are compiled by threads of this process, which hold up the launches that
-    are being timed.
+    time, here, one after another (torch 2.11: only workers call _set_triton_ptxas_path).
     """
-    from torch._inductor import async_compile
     from torch._inductor.runtime import compile_tasks
 
-    # Both are names inside of PyTorch: a version without them compiles as it likes.
+    # A name inside of PyTorch: a version without it compiles as it likes. So are those below.
     set_assembler = getattr(compile_tasks, "_set_triton_ptxas_path", None)
     if set_assembler is not None:
         set_assembler()
+
+
+def start_compile_workers_when_needed() -> None:
+    """PyTorch's compile workers, once a graph is not found in the cache, and not before.
+
+    They take seconds to start, and a set-up that finds everything needs none. One that compiles waits for
+    them: kernels asked for before they are there are compiled by threads of this process.
+    """
+    from torch._inductor import compile_fx, config
+
+    compile_graph = getattr(compile_fx, "fx_codegen_and_compile", None)
+    if compile_graph is None:
+        config.compile_threads = compile_workers()
+        return
+    config.compile_threads = 1  # none yet; the number is in no cache's key
+    if hasattr(compile_graph, "starts_workers"):
+        return
+
+    @functools.wraps(compile_graph)
+    def with_workers(*arguments, **options):
+        start_compile_workers()
+        return compile_graph(*arguments, **options)
+
+    with_workers.starts_workers = True
+    compile_fx.fx_codegen_and_compile = with_workers
+
+
+def compile_workers() -> int:
+    from torch._inductor.config import decide_compile_threads
+
+    return max(LEAST_COMPILERS, int(os.environ.get(COMPILERS) or decide_compile_threads()))
+
+
+def start_compile_workers() -> None:
+    from torch._inductor import async_compile, config
+
+    config.compile_threads = compile_workers()
+    if COMPILERS in os.environ:
+        # Read where Inductor compiles candidates in threads of its own.
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(config.compile_threads)
     wait = getattr(async_compile.AsyncCompile, "wait_pool_ready", None)
-    if wait is not None and torch.cuda.is_available():
-        with contextlib.suppress(TimeoutError):
-            wait(timeout=POOL_SECONDS)
+    if wait is None or not torch.cuda.is_available():
+        return
+    process = getattr(async_compile.AsyncCompile.process_pool(), "process", None)
+    if process is not None:  # which starts the workers when it has imported PyTorch
+        with contextlib.suppress(OSError):
+            os.setpriority(
+                os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + COMPILERS_STEP_BACK
+            )
+    with contextlib.suppress(TimeoutError):
+        wait(timeout=POOL_SECONDS)
 
 
 def time_kernels_without_their_launch() -> None:

@@ -106,6 +106,10 @@ MACHINE_DEVICE void tensor_load(std::uint32_t shared, const void* map, int colum
                                 std::uint32_t barrier) {
   emulated::tensor_load(shared, map, column, row, slice, barrier);
 }
+MACHINE_DEVICE void tensor_load_panels(std::uint32_t shared, const void* map, int row, int panel, int slice,
+                                       std::uint32_t barrier) {
+  emulated::tensor_load_panels(shared, map, row, panel, slice, barrier);
+}
 MACHINE_DEVICE void tensor_store(const void* map, int column, int row, int slice, std::uint32_t shared) {
   emulated::tensor_store(map, column, row, slice, shared);
 }

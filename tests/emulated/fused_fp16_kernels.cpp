@@ -1,0 +1,7 @@
+#include "fused_instances.h"
+
+namespace headroom::emulated {
+
+template const void* fused_instance<machine::Fp16>(const fused::Plan&);
+
+}  // namespace headroom::emulated
