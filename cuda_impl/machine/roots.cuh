@@ -1,4 +1,4 @@
-// Roots by the machine's own approximation, as the quotients of numbers.cuh: whoever includes this header alone is compiled anew for it.
+// Roots by the machine's own approximation, as the quotients of numbers.cuh.
 #pragma once
 
 #include "machine/thread.cuh"

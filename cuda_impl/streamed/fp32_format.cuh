@@ -328,8 +328,8 @@ struct Fp32 {
             const int i = there_and_back<4>(h + 1, n);
             multiply_add_in_order(gradient[h][i], x.row[i][r], value_of(d[h][r / 4], r % 4));
           }
-      constexpr bool kQuick = is_quick_update<Update>();
-      [[maybe_unused]] float4 updated_row, states[slots_of_update<Update>() + 1 - (kQuick ? 1 : 0)];
+      constexpr int kSlots = slots_of_update<Update>();
+      [[maybe_unused]] float4 updated_row, states[kSlots == 0 ? 1 : kSlots];
       float found[4];  // of the other lane's rows, while products go on; then of all rows
 #pragma unroll
       for (int i = 0; i < 4; ++i) found[i] = shuffle_xor(gradient[1][i], 1);
@@ -349,10 +349,11 @@ struct Fp32 {
 #pragma unroll
             for (int mask = 2; mask < 2 * kGroups; mask *= 2) found[i] += shuffle_xor(found[i], mask);
           }
-          if constexpr (kQuick) {
+          if constexpr (kSlots > 0) {
+            // Amid the products, which hide how long it takes. Behind the masters and the gradients lie the states, in the order of the masters.
             constexpr int kFurther = kTiles * 1024 + kGroups * kActivationBytes - kStep * 64;
             updated_row = w[0];
-            by.template make_row<kTiles>(w_byte[0] + kFurther, updated_row, found, states);
+            by.template update_row<kTiles>(w_byte[0] + kFurther, updated_row, found, states);
           }
         }
       }
@@ -361,12 +362,8 @@ struct Fp32 {
           store_global_floats<kShareHeld>(
               new_byte, make_float4(fmaf(by, found[0], w[0].x), fmaf(by, found[1], w[0].y),
                                     fmaf(by, found[2], w[0].z), fmaf(by, found[3], w[0].w)));
-      } else if constexpr (kQuick) {
+      } else {
         if (me.writes()) by.template store_row<kShareHeld>(updated_row, states, new_byte);
-      } else if (me.writes()) {
-        // Behind the masters and the gradients lie the states, in the order of the masters.
-        constexpr int kFurther = kTiles * 1024 + kGroups * kActivationBytes - kStep * 64;
-        by.template update_row<kTiles, kShareHeld>(w_byte[0] + kFurther, w[0], found, new_byte);
       }
       new_byte += kStep * 64;
       const int further = step + 1 < kSteps ? kStep * 128 : 0;  // after the last pair for nothing

@@ -156,8 +156,7 @@ struct KernelShape {
   // With slots:
   std::optional<SlotRule> rule = std::nullopt;  ///< none: plain SGD
   Loss loss = Loss::kCrossEntropy;
-  int told = 0;        ///< what the L2 is told
-  bool quick = false;  ///< the rules of fewer instructions (slots.cuh)
+  int told = 0;  ///< what the L2 is told
 };
 /// What a network gets.
 struct PlanAndKernel {

@@ -29,7 +29,6 @@ struct StepNumbers {
 
 struct Momentum {
   static constexpr int kSlots = 1;
-  static constexpr bool kQuick = false;
   MACHINE_DEVICE static StepNumbers of_step(const rules::UpdateFactors& factors) { return {factors.rate, 0}; }
   MACHINE_DEVICE static void apply(rules::UpdateFactors factors, const StepNumbers& numbers, float gradient,
                                    float& value, float (&states)[1]) {
@@ -37,32 +36,12 @@ struct Momentum {
     rules::update_with_momentum(factors, gradient, value, states[0]);
   }
 };
-/// And AdamW, where there is a decay.
+
+/// Without a decay, in 8 instructions where rules::update_adam() takes 22. A state moves by a share of its distance, the learning rate is
+/// in the denominator, and root and quotient are the machine's approximations, to a few units in the last place, which take subnormal
+/// values for zeros: a root below 1e-19 is next to nothing beside an epsilon of kLeastEpsilon.
 struct Adam {
   static constexpr int kSlots = 2;
-  static constexpr bool kQuick = false;
-  MACHINE_DEVICE static StepNumbers of_step(const rules::UpdateFactors& factors) {
-    return {factors.rate, factors.inverse_root};
-  }
-  MACHINE_DEVICE static void apply(rules::UpdateFactors factors, const StepNumbers& numbers, float gradient,
-                                   float& value, float (&states)[2]) {
-    factors.rate = numbers.first, factors.inverse_root = numbers.second;
-    rules::update_adam(factors, gradient, value, states[0], states[1]);
-  }
-};
-
-// Quick ones: in fp32 weights are updated amid the products, otherwise places come from the first item's.
-
-struct QuickMomentum : Momentum {
-  static constexpr bool kQuick = true;
-};
-
-/// Adam in 8 instructions where rules::update_adam() takes 22. A state moves by a share of its distance, the learning rate is in the
-/// denominator, and root and quotient are the machine's approximations, to a few units in the last place, which take subnormal values for
-/// zeros: a root below 1e-19 is next to nothing beside an epsilon of kLeastEpsilon.
-struct QuickAdam {
-  static constexpr int kSlots = 2;
-  static constexpr bool kQuick = true;
   /// Of a learning rate so small that the step would not be seen the reciprocal stays finite.
   static constexpr float kMost = 0x1p120f;
   MACHINE_DEVICE static StepNumbers of_step(const rules::UpdateFactors& factors) {
@@ -81,7 +60,7 @@ struct QuickAdam {
   }
 };
 /// The same with a decay, or with any epsilon: no state is subnormal under the root.
-struct QuickAdamW : QuickAdam {
+struct AdamW : Adam {
   static constexpr float kUnderRoot = 0x1p24f, kOfRoot = 0x1p-12f;
   MACHINE_DEVICE static StepNumbers of_step(const rules::UpdateFactors& factors) {
     return {fminf(kOfRoot * factors.inverse_root / factors.rate, kMost),
@@ -93,6 +72,19 @@ struct QuickAdamW : QuickAdam {
     const float inverse =
         reciprocal(fmaf(square_root(states[1] * kUnderRoot), numbers.first, numbers.second));
     value -= fmaf(factors.decay, value, states[0] * inverse);
+  }
+};
+
+/// Both by rules::update_adam(), for tf32: there the others have been timed on a GPU, but not tested.
+struct PlainAdam {
+  static constexpr int kSlots = 2;
+  MACHINE_DEVICE static StepNumbers of_step(const rules::UpdateFactors& factors) {
+    return {factors.rate, factors.inverse_root};
+  }
+  MACHINE_DEVICE static void apply(rules::UpdateFactors factors, const StepNumbers& numbers, float gradient,
+                                   float& value, float (&states)[2]) {
+    factors.rate = numbers.first, factors.inverse_root = numbers.second;
+    rules::update_adam(factors, gradient, value, states[0], states[1]);
   }
 };
 
@@ -110,13 +102,6 @@ struct WithSlots : Base {
 };
 template <class Format>
 inline constexpr bool kHasSlots = requires { typename Format::Rule; };
-template <class Format>
-MACHINE_DEVICE constexpr bool is_quick() {
-  if constexpr (kHasSlots<Format>)
-    return Format::Rule::kQuick;
-  else
-    return false;
-}
 /// Whether outputs are compared with fp32 targets, not with a label.
 template <class Format>
 MACHINE_DEVICE constexpr bool has_targets() {
@@ -227,18 +212,16 @@ struct ItemSlots {
       }
   }
 
-  /// fp32: four neighbouring weights of a row, with their states at `place` in shared memory, the next slot's kTiles tiles
-  /// further. The weights go to `address` of the masters, their states to the same place of the slots.
-  template <int kTiles, bool kShareHeld>
-  MACHINE_DEVICE void update_row(int place, float4 values, const float (&gradient)[4],
-                                 std::uint64_t address) const {
-    float4 states[kSlots];
+  /// fp32: four neighbouring weights of a row, whose states lie at `place` in shared memory, the next slot's kTiles tiles further.
+  template <int kTiles>
+  MACHINE_DEVICE void update_row(int place, float4& values, const float (&gradient)[4],
+                                 float4 (&states)[kSlots]) const {
 #pragma unroll
     for (int s = 0; s < kSlots; ++s)
       states[s] = load_shared_floats(static_cast<std::uint32_t>(place + s * (kTiles * kSlotTileBytes)));
     apply_to_four(values, gradient, states);
-    store_row<kShareHeld>(values, states, address);
   }
+  /// The weights to `address` of the masters, their states to the same place of the slots.
   template <bool kShareHeld, int kStates>
   MACHINE_DEVICE void store_row(const float4& values, const float4 (&states)[kStates],
                                 std::uint64_t address) const {
@@ -247,16 +230,7 @@ struct ItemSlots {
     for (int s = 0; s < kSlots; ++s)
       store_states<kTold>(reinterpret_cast<unsigned char*>(address + distance[s]), bits_of(states[s]));
   }
-  /// The first half of that.
-  template <int kTiles>
-  MACHINE_DEVICE void make_row(int place, float4& values, const float (&gradient)[4],
-                               float4 (&states)[kSlots]) const {
-#pragma unroll
-    for (int s = 0; s < kSlots; ++s)
-      states[s] = load_shared_floats(static_cast<std::uint32_t>(place + s * (kTiles * kSlotTileBytes)));
-    apply_to_four(values, gradient, states);
-  }
-  /// fp32: the same of states `byte` bytes behind the first of the stage, and nothing is stored: `gradients` become the new weights.
+  /// fp32: as update_row() of states `byte` bytes behind the first of the stage, and nothing is stored: `gradients` become the new weights.
   template <int kTiles>
   MACHINE_DEVICE void update_row_here(float4 (&states)[kSlots + 1], float (&gradients)[4], float4 values,
                                       int byte) const {
@@ -301,13 +275,6 @@ struct ItemSlots {
     return make_uint4(float_to_bits(v.x), float_to_bits(v.y), float_to_bits(v.z), float_to_bits(v.w));
   }
 };
-template <class Update>
-MACHINE_DEVICE constexpr bool is_quick_update() {
-  if constexpr (requires { Update::kSlots; })
-    return Update::Rule::kQuick;
-  else
-    return false;
-}
 /// 0 for a factor of gradients.
 template <class Update>
 MACHINE_DEVICE constexpr int slots_of_update() {

@@ -89,10 +89,11 @@ inline constexpr bool kHolds =
 /// Whether activations and gradients are packed, several rows in a word: only with joined logits, whose gradients every block makes for itself.
 template <class Format>
 inline constexpr bool kPacks = std::is_base_of_v<PackedTf32, Format>;
-/// Whether sweeps keep the place of their first item and work out those of others from it: in kernels for panels of one tile, and where tiles are packed.
+/// Whether sweeps keep the place of their first item and work out those of others from it: in kernels for panels of one tile, where tiles are packed, and with slots in 16 bits.
 template <class Format>
-inline constexpr bool kPoints = kPacks<Format> || std::is_same_v<Format, FirstKeptFp16> ||
-                                std::is_same_v<Format, KeptBf16> || (is_quick<Format>() && !Format::kWalks);
+inline constexpr bool kPoints =
+    kPacks<Format> || std::is_same_v<Format, FirstKeptFp16> || std::is_same_v<Format, KeptBf16> ||
+    (kHasSlots<Format> && !Format::kWalks && !std::is_base_of_v<Tf32, Format>);
 /// Whether a kernel has code for joined logits, and whether the last layer then goes through the loop of all layers instead of code of its
 /// own, so that in fp32 a step fits the instruction cache (docs/kernels/log/streamed.md).
 template <int kGroups>

@@ -289,7 +289,6 @@ std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precisi
                                        device_attribute(cudaDevAttrL2CacheSize, device), options.hold);
   if (all.kernel.rule && options.told >= 0) all.kernel.told = options.told;
   if (all.kernel.rule && options.held >= 0) all.held = options.held;
-  all.kernel.quick = options.quick;
   return std::make_unique<StreamedTrainer>(workload, precision, data, initial, all.plan, all.held, options,
                                            make(all.kernel));
 }

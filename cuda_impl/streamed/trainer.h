@@ -34,9 +34,8 @@ struct StreamedOptions {
   int lost_barrier = -1;    ///< a barrier of each launch at which one thread block does not arrive
   bool hold = false;        ///< not in fp32: hints for the L2 whatever the masters and it measure
   int most_members = 0;     ///< thread blocks at most; 0: one a multiprocessor
-  int told = -1;       ///< of kernels with slots: what the L2 is told (slots.cuh); -1: as the plan has it
-  int held = -1;       ///< of those: tiles of masters out of 256 that the L2 is to hold
-  bool quick = false;  ///< of those: the rules of fewer instructions, which have not run on a GPU
+  int told = -1;  ///< of kernels with slots: what the L2 is told (slots.cuh); -1: as the plan has it
+  int held = -1;  ///< of those: tiles of masters out of 256 that the L2 is to hold
 };
 
 /// Throws UnsupportedError with one of the reasons above, InputError if the data does not fit the workload,

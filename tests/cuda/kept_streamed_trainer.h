@@ -14,13 +14,11 @@
 
 namespace headroom {
 
-/// For an optimizer with slots, for timing one beside the other: what the L2 is told (streamed/slots.cuh), how many tiles of masters out of 256 it is to
-/// hold, and whether the rules are those of fewer instructions: HEADROOM_STREAMED_TOLD, HEADROOM_STREAMED_HELD; not set: as the plan has it.
-/// HEADROOM_STREAMED_QUICK=1.
+/// For an optimizer with slots: what the L2 is told (streamed/slots.cuh) and how many tiles of masters out of 256 it is to hold, for timing one
+/// beside the other: HEADROOM_STREAMED_TOLD, HEADROOM_STREAMED_HELD; not set: as the plan has it.
 inline StreamedOptions options_of_variables() {
   return {.told = number_of_variable("HEADROOM_STREAMED_TOLD"),
-          .held = number_of_variable("HEADROOM_STREAMED_HELD"),
-          .quick = number_of_variable("HEADROOM_STREAMED_QUICK") > 0};
+          .held = number_of_variable("HEADROOM_STREAMED_HELD")};
 }
 
 inline std::unique_ptr<Trainer> make_kept_streamed_trainer(

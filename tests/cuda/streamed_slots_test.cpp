@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "kept_streamed_trainer.h"
 #include "not_finite.h"
-#include "number_of_variable.h"
 #include "step_check.h"
 #include "streamed/plan.h"
 #include "streamed/trainer.h"
@@ -26,11 +25,8 @@ constexpr double kLongWaitSeconds = 20;
 
 std::unique_ptr<Trainer> make_trainer(const NamedProblem& problem, Precision precision, int members,
                                       int told = -1, int held = -1) {
-  const StreamedOptions options{.wait_seconds = kLongWaitSeconds,
-                                .most_members = members,
-                                .told = told,
-                                .held = held,
-                                .quick = number_of_variable("HEADROOM_STREAMED_QUICK") > 0};
+  const StreamedOptions options{
+      .wait_seconds = kLongWaitSeconds, .most_members = members, .told = told, .held = held};
   return make_kept_streamed_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0,
                                     options);
 }

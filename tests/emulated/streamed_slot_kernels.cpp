@@ -28,14 +28,14 @@ const void* of_rule(const KernelShape& shape) {
     // Losses over targets: one a format, by Adam.
     constexpr Loss kLoss =
         std::is_same_v<Format, Bf16> || Format::kWalks ? Loss::kMeanSquaredError : Loss::kBinaryCrossEntropy;
-    if constexpr (std::is_same_v<Rule, Adam> || std::is_same_v<Rule, QuickAdam>)
+    if constexpr (std::is_same_v<Rule, Adam> || std::is_same_v<Rule, PlainAdam>)
       if (shape.loss == kLoss && shape.groups == 1)
         return kernel_of<WithSlots<Format, Rule, 1, kLoss>, 1, 0>();
     throw UnsupportedError("no such instance among those of tests/emulated/streamed_slot_kernels.cpp");
   }
   if (shape.groups > 1) return of_shape<Format, Rule, 0>(shape);
   // AdamW is Adam but for the rule.
-  if constexpr (std::is_same_v<Rule, QuickAdamW>) return of_shape<Format, Rule, 1>(shape);
+  if constexpr (std::is_same_v<Rule, AdamW>) return of_shape<Format, Rule, 1>(shape);
   // In 16 bits and tf32 how many parts may be held is all that differs; two of them in one format.
   if constexpr (Format::kWalks || std::is_same_v<Format, Fp16>)
     if (shape.told == 2) return of_shape<Format, Rule, 2>(shape);
@@ -43,11 +43,11 @@ const void* of_rule(const KernelShape& shape) {
 }
 template <class Format>
 const void* of_format(const KernelShape& shape) {
-  const bool has_momentum = shape.rule == SlotRule::kMomentum;
-  if (!shape.quick) return has_momentum ? of_rule<Format, Momentum>(shape) : of_rule<Format, Adam>(shape);
-  if (has_momentum) return of_rule<Format, QuickMomentum>(shape);
-  return shape.rule == SlotRule::kAdam ? of_rule<Format, QuickAdam>(shape)
-                                       : of_rule<Format, QuickAdamW>(shape);
+  if (shape.rule == SlotRule::kMomentum) return of_rule<Format, Momentum>(shape);
+  if constexpr (std::is_same_v<Format, Tf32>)
+    return of_rule<Format, PlainAdam>(shape);
+  else
+    return shape.rule == SlotRule::kAdam ? of_rule<Format, Adam>(shape) : of_rule<Format, AdamW>(shape);
 }
 
 }  // namespace

@@ -59,7 +59,6 @@ jit::Cubin compile_streamed(const Workload& workload, Precision precision, const
   if (options.most_members > 0) members.sm_count = std::min(members.sm_count, options.most_members);
   KernelShape shape = plan_with_kernel(workload, precision, members, l2_bytes, options.hold).kernel;
   if (shape.rule && options.told >= 0) shape.told = options.told;
-  shape.quick = options.quick;
   return jit::compile(compiled_request(shape), {}, jit::found_compiler(), jit::cubins_in(cache_folder));
 }
 
