@@ -8,7 +8,7 @@
 // but those below the last layer. That is what lets a cluster hold more than four layers.
 //
 //   step, with W(l) the weights into layer l, h(l) its activations, d(l) its gradient, L hidden layers:
-//     four warps, the chain, each with 8 rows of each half          eight warps, that own masters
+//     four warps, the chain, each with 8 rows of the batch          eight warps, that own masters
 //     h(1) = relu(x W(1)' + b(1))                                   W(2) -= d(2)' h(1) of the step before; rows handed on
 //     h(l) = relu(h(l-1) W(l)' + b(l)), l = 2 .. L
 //     logits, loss, d(L) for all columns: no exchange               W(L+1), then W(L) -= d(L)' h(L-1); rows handed on
@@ -17,10 +17,7 @@
 //   A last warp has biases, inputs and the loss.
 //   With one or two hidden layers W(L+1) is updated behind barrier 1, too: else the end of the step would wait for it.
 //
-//   halves:    of the batch, 32 rows each, the last partly filled: one, or two with batches over 32. A warp of the chain loads weights
-//              once and has its group of 8 rows of one half after the other; updates sum over both at once. Rows beyond the batch
-//              have inputs, labels and gradients of nothing.
-//   tiles:     [rows, all columns] as [groups of 8 rows] [slices of 8 columns] blocks [8 columns] [8 rows]
+//   tiles:     [32 rows, all columns] as [4 groups of 8 rows] [slices of 8 columns] blocks [8 columns] [8 rows]
 //   weights:   of every 16 columns of the other layer four blocks of 8 x 8, as they lie in the masters. Rows are the same blocks,
 //              read transposed. A bf16 master is a rounded weight, which lies there, and the 16 bits that rounding left out.
 //   slots:     of the optimizer (momentum, Adam), fp32, in the order of the masters that they belong to: each belongs to one thread,
@@ -42,9 +39,6 @@
 //   h(L)           read by the eight, too: before barrier 1 of the next step (with one or two hidden layers: before `last`, which the
 //                  chain awaits before it publishes h(1)). Its writers have taken an h(L - 1) published behind that. With one hidden layer
 //                  there is none: two buffers, whose writers have taken the h(1) of the step between.
-//                  d(L) and what follows it in its buffer lie in that of h(2) with two halves and three hidden layers or more: the chain
-//                  has taken what was there; and who writes the next h(2) has taken an h(1) of this member, published behind
-//                  barrier 1, for l = 2 behind the wait for read(2), too.
 //   d(l)           three buffers in turn, from d(L), which each member makes for itself, to d(2). d(l - 3) is written by who has taken
 //                  a d(l - 2) published behind the wait for read(l). In the next step d(L) and what follows are written by who has taken
 //                  an h(L) published behind the wait for read(2); that of the others was before barrier 1.
@@ -777,14 +771,6 @@ class ColumnStep {
     load_matrices_transposed(block + lane_ * 16, word);
     weight[0] = word[0], weight[1] = word[2], weight[2] = word[1], weight[3] = word[3];
   }
-  /// The last layer's, of the gradient below it: [own columns, classes].
-  MACHINE_DEVICE Product load_across() const {
-    Product product;
-#pragma unroll
-    for (int i = 0; i < kMembers; ++i)
-      load_matrices_transposed(columns(kLastMatrix) + lane_ * 16 + i * kBlockBytes, product.weight[i]);
-    return product;
-  }
   MACHINE_DEVICE Product load_rows(int layer) const {
     Product product;
 #pragma unroll
@@ -864,12 +850,18 @@ class ColumnStep {
                   exchange);
     const unsigned char* place = tiles + group(half) * kGroupTiles + lane_ * 16;
 #pragma unroll
-    for (int i = 0; i < kMembers / 2; ++i) {
-      std::uint32_t word[4];
-      load_matrices_transposed(place + i * 512, word);
+    for (int i = 0; i < kMembers / 2; ++i) read_two_members(place, i, columns);
+  }
+  MACHINE_DEVICE static void read_two_members(const unsigned char* place, int i, Columns& columns) {
+    std::uint32_t word[4];
+    load_matrices_transposed(place + i * 512, word);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) columns.word[4 * i + j] = word[j];
-    }
+    for (int j = 0; j < 4; ++j) columns.word[4 * i + j] = word[j];
+  }
+  MACHINE_DEVICE static void keep_two_members(unsigned char* place, int i, const Columns& columns) {
+    const std::uint32_t word[4] = {columns.word[4 * i], columns.word[4 * i + 1], columns.word[4 * i + 2],
+                                   columns.word[4 * i + 3]};
+    store_matrices_transposed(place + i * 512, word);
   }
   /// When the buffer is taken and what depends on it is on its way. A completed phase stays visible until the next one is
   /// complete too.
@@ -907,7 +899,7 @@ class ColumnStep {
       begin_step(step);
       next_batch(a);
       Labels labels;
-      if constexpr (kHalves == 1) labels = load_labels(a, 0);
+      if constexpr (kHalves == 1) labels = load_labels(a);
       step_sync();  // 1
       float sum[kHalves][4];
       make_first(a, x, sum);
@@ -946,6 +938,7 @@ class ColumnStep {
       }
 
       if constexpr (kLastIsLate) await_own(last_barrier(kLastUpdated), parity_);
+      if constexpr (kHalves > 1) labels = load_labels(a);
       loss(a, lane, labels, kept);
       const bool goes_on = step + 1 < a.steps;
       if (kHidden <= 2) {
@@ -1053,118 +1046,151 @@ class ColumnStep {
     }
   }
 
-  /// Of this lane's two rows; -1 of a row that there is not.
+  /// -1 of a row that there is not.
   struct Labels {
-    int row[2];
+    int row[kHalves][2];
   };
-  MACHINE_DEVICE Labels load_labels(const Arguments& a, int half) const {
+  MACHINE_DEVICE Labels load_labels(const Arguments& a) const {
     Labels labels;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = first_row(half) + i;
-      labels.row[i] =
-          kHasLabels && row < plan_of(a).batch ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row] : -1;
-    }
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = first_row(half) + i;
+        labels.row[half][i] = kHasLabels && row < plan_of(a).batch
+                                  ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row]
+                                  : -1;
+      }
     return labels;
   }
   /// From h(L) to the publication of d(L - 1), or to the first layer's gradient. `own`: what the way back takes of this member's h(L).
-  /// With two halves weights and labels are loaded for each: there are no registers to keep all of them.
-  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, const Labels& given,
+  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, const Labels& labels,
                            const Two (&own)[kHalves]) {
     const int g = lane_ >> 2;
-    Product last;
-    if constexpr (kHalves == 1) last = load_product(kLastMatrix);
+    const Product last = load_product(kLastMatrix);
     Product across;  // the same, of the gradient below: [own columns, classes]
     std::uint32_t own_across[4];
     if constexpr (kHidden > 1) {
-      if constexpr (kHalves == 1) across = load_across();
+#pragma unroll
+      for (int i = 0; i < kMembers; ++i)
+        load_matrices_transposed(columns(kLastMatrix) + lane_ * 16 + i * kBlockBytes, across.weight[i]);
     } else {
       load_transposed(columns(kLastMatrix) + member_ * kBlockBytes, own_across);
     }
     float2 bias = load_bias(kHidden + 1);  // those classes that are not there have no chance
+    float target[kHalves][4];
     if constexpr (kHasLabels) {
       if (g >= plan_of(a).classes) bias.x = -INFINITY;
       if (g + 8 >= plan_of(a).classes) bias.y = -INFINITY;
-    }
-#pragma unroll 1
-    for (int half = 0; half < kHalves; ++half) {
-      Labels labels = given;
-      if constexpr (kHalves > 1) {
-        last = load_product(kLastMatrix);
-        if constexpr (kHidden > 1) across = load_across();
-        labels = load_labels(a, half);
-      }
-      float target[4];
-      if constexpr (!kHasLabels) load_targets(a, half, target);
-      Columns columns;
-      take(a, hidden_exchange(kHidden), hidden_tiles(kHidden), half, columns);
-      float logit[4];
-      multiply(logit, last, columns, bias);
-      Product product;
-      if constexpr (kHidden > 1) product = load_product(kHidden - 2);
-
-      // Classes g and g + 8 of two rows: a row is in eight lanes.
-      float gradient[4], beneath[4], row_sum[2];
-      if constexpr (kHasLabels)
-        loss_of_labels(a, half, labels.row, logit, gradient, beneath, row_sum);
-      else
-        loss_of_targets(a, half, logit, target, gradient, row_sum);
-      const Two kept = {Format::pack(gradient[0], gradient[1]), Format::pack(gradient[2], gradient[3])};
-      const std::uint32_t first_classes = transpose8x8(kept.first), others = transpose8x8(kept.second);
-
-      if constexpr (kHidden == 1) {
-        float sum[4] = {};
-        Format::product(sum, as_uint4(own_across), first_classes, others);
-        keep_two(first_gradient(), half, passed_back(sum, own[half]));
-      } else {
-        // The gradient below: rows of the batch are the rows of an instruction, eight of its sixteen, so that what it leaves is at
-        // once what the next product takes.
-        const uint4 rows = make_uint4(first_classes, 0, others, 0);
-        const Two below = kept_two(kept_tile(kHidden - 1), half);
-        std::uint32_t sums[4];  // of two members' columns
-        Chains chains = begin_chains(0, 0);
+    } else {
 #pragma unroll
-        for (int i = 0; i < kMembers; ++i) {
+      for (int half = 0; half < kHalves; ++half) load_targets(a, half, target[half]);
+    }
+    Columns columns[kHalves];
+    float logit[kHalves][4];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      take(a, hidden_exchange(kHidden), hidden_tiles(kHidden), half, columns[half]);
+      multiply(logit[half], last, columns[half], bias);
+    }
+    Product product;
+    if constexpr (kHidden > 1) product = load_product(kHidden - 2);
+
+    // Classes g and g + 8 of two rows: a row is in eight lanes.
+    float gradient[kHalves][4], beneath[kHalves][4], row_sum[kHalves][2];
+    Two kept[kHalves];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      if constexpr (kHasLabels)
+        loss_of_labels(a, half, labels.row[half], logit[half], gradient[half], beneath[half], row_sum[half]);
+      else
+        loss_of_targets(a, half, logit[half], target[half], gradient[half], row_sum[half]);
+      kept[half] = {Format::pack(gradient[half][0], gradient[half][1]),
+                    Format::pack(gradient[half][2], gradient[half][3])};
+    }
+    const auto keep_losses = [&] {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        keep_two(dlogits(), half, kept[half]);
+        if (kHasLabels && member_ == 0)
+#pragma unroll
+          for (int c = 0; c < 4; ++c)
+            if (g + 8 * (c >> 1) == labels.row[half][c & 1])
+              row_losses()[first_row(half) + (c & 1)] = make_float2(row_sum[half][c & 1], beneath[half][c]);
+        if (!kHasLabels && member_ == 0 && g == 0)
+#pragma unroll
+          for (int i = 0; i < 2; ++i) row_losses()[first_row(half) + i] = make_float2(row_sum[half][i], 0);
+      }
+    };
+    // It is off the chain behind it; but with two halves there are no registers to keep this until then.
+    if constexpr (kHalves > 1) keep_losses();
+    std::uint32_t first_classes[kHalves], others[kHalves];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      first_classes[half] = transpose8x8(kept[half].first);
+      others[half] = transpose8x8(kept[half].second);
+    }
+    if constexpr (kHidden == 1) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        float sum[4] = {};
+        Format::product(sum, as_uint4(own_across), first_classes[half], others[half]);
+        keep_two(first_gradient(), half, passed_back(sum, own[half]));
+      }
+    } else {
+      // The gradient below: rows of the batch are the rows of an instruction, eight of its sixteen, so that what it leaves is at
+      // once what the next product takes. Two halves' columns are read again, as there is no room for them in registers.
+      Two below[kHalves];
+      std::uint32_t sums[kHalves][4];  // of two members' columns
+      Chains chains[kHalves];
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        below[half] = kept_two(kept_tile(kHidden - 1), half);
+        chains[half] = begin_chains(0, 0);
+      }
+#pragma unroll
+      for (int i = 0; i < kMembers; ++i)
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          if (kHalves > 1 && i % 2 == 0)
+            read_two_members(hidden_tiles(kHidden) + group(half) * kGroupTiles + lane_ * 16, i / 2,
+                             columns[half]);
+          const uint4 rows = make_uint4(first_classes[half], 0, others[half], 0);
           if (kKeepsSums && i % 2 == 0)
             load_matrices_transposed(last_sums() + group(half) * kGroupTiles + lane_ * 16 + i / 2 * 512,
-                                     sums);
+                                     sums[half]);
 #pragma unroll
           for (int slice = 0; slice < 2; ++slice) {
             float sum[4] = {};
             Format::product(sum, rows, across.weight[i][2 * slice], across.weight[i][2 * slice + 1]);
-            std::uint32_t& word = columns.word[2 * i + slice];
-            word = passed_back(sum[0], sum[1], kKeepsSums ? sums[2 * (i % 2) + slice] : word);
+            std::uint32_t& word = columns[half].word[2 * i + slice];
+            word = passed_back(sum[0], sum[1], kKeepsSums ? sums[half][2 * (i % 2) + slice] : word);
           }
-          Format::product(chains.sum[i % 4], as_uint4(product.weight[i]), columns.word[2 * i],
-                          columns.word[2 * i + 1]);
+          Format::product(chains[half].sum[i % 4], as_uint4(product.weight[i]), columns[half].word[2 * i],
+                          columns[half].word[2 * i + 1]);
+          if (kHalves > 1 && i % 2 == 1)
+            keep_two_members(gradient_tiles(kHidden) + group(half) * kGroupTiles + lane_ * 16, i / 2,
+                             columns[half]);
         }
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
         float sum[4];
-        chains.add(sum);
-        const Two next = passed_back(sum, below);
+        chains[half].add(sum);
+        const Two next = passed_back(sum, below[half]);
         if constexpr (kHidden > 2)
           publish(a, lane, gradient_exchange(kHidden - 1), gradient_tiles(kHidden - 1), half, next);
         else
           keep_two(first_gradient(), half, next);
-        // What updates take.
-        unsigned char* place = gradient_tiles(kHidden) + group(half) * kGroupTiles + lane_ * 16;
-#pragma unroll
-        for (int i = 0; i < kMembers / 2; ++i) {
-          const std::uint32_t word[4] = {columns.word[4 * i], columns.word[4 * i + 1],
-                                         columns.word[4 * i + 2], columns.word[4 * i + 3]};
-          store_matrices_transposed(place + i * 512, word);
-        }
       }
-      expect_next(hidden_exchange(kHidden), half);
-      keep_two(dlogits(), half, kept);
-      if (kHasLabels && member_ == 0)
+      // What updates take.
+      if constexpr (kHalves == 1) {
+        unsigned char* place = gradient_tiles(kHidden) + group() * kGroupTiles + lane_ * 16;
 #pragma unroll
-        for (int c = 0; c < 4; ++c)
-          if (g + 8 * (c >> 1) == labels.row[c & 1])
-            row_losses()[first_row(half) + (c & 1)] = make_float2(row_sum[c & 1], beneath[c]);
-      if (!kHasLabels && member_ == 0 && g == 0)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) row_losses()[first_row(half) + i] = make_float2(row_sum[i], 0);
+        for (int i = 0; i < kMembers / 2; ++i) keep_two_members(place, i, columns[0]);
+      }
     }
+    expect_next(hidden_exchange(kHidden));
+    if constexpr (kHalves == 1) keep_losses();
     say_taken(kHidden);
   }
   /// Softmax of both rows: their gradients, the logits beneath the highest, and the sums of their exponentials.
