@@ -8,7 +8,7 @@
 // but those below the last layer. That is what lets a cluster hold more than four layers.
 //
 //   step, with W(l) the weights into layer l, h(l) its activations, d(l) its gradient, L hidden layers:
-//     four warps, the chain, each with 8 rows of the batch          eight warps, that own masters
+//     four warps, the chain, each with 8 rows of each half          eight warps, that own masters
 //     h(1) = relu(x W(1)' + b(1))                                   W(2) -= d(2)' h(1) of the step before; rows handed on
 //     h(l) = relu(h(l-1) W(l)' + b(l)), l = 2 .. L
 //     logits, loss, d(L) for all columns: no exchange               W(L+1), then W(L) -= d(L)' h(L-1); rows handed on
@@ -17,7 +17,10 @@
 //   A last warp has biases, inputs and the loss.
 //   With one or two hidden layers W(L+1) is updated behind barrier 1, too: else the end of the step would wait for it.
 //
-//   tiles:     [32 rows, all columns] as [4 groups of 8 rows] [slices of 8 columns] blocks [8 columns] [8 rows]
+//   halves:    of the batch, 32 rows each, the last partly filled: one, or two with batches over 32. A warp of the chain loads weights
+//              once and has its group of 8 rows of one half after the other; updates sum over both at once. Rows beyond the batch
+//              have inputs, labels and gradients of nothing.
+//   tiles:     [rows, all columns] as [groups of 8 rows] [slices of 8 columns] blocks [8 columns] [8 rows]
 //   weights:   of every 16 columns of the other layer four blocks of 8 x 8, as they lie in the masters. Rows are the same blocks,
 //              read transposed. A bf16 master is a rounded weight, which lies there, and the 16 bits that rounding left out.
 //   slots:     of the optimizer (momentum, Adam), fp32, in the order of the masters that they belong to: each belongs to one thread,
@@ -39,6 +42,9 @@
 //   h(L)           read by the eight, too: before barrier 1 of the next step (with one or two hidden layers: before `last`, which the
 //                  chain awaits before it publishes h(1)). Its writers have taken an h(L - 1) published behind that. With one hidden layer
 //                  there is none: two buffers, whose writers have taken the h(1) of the step between.
+//                  d(L) and what follows it in its buffer lie in that of h(2) with two halves and three hidden layers or more: the chain
+//                  has taken what was there; and who writes the next h(2) has taken an h(1) of this member, published behind
+//                  barrier 1, for l = 2 behind the wait for read(2), too.
 //   d(l)           three buffers in turn, from d(L), which each member makes for itself, to d(2). d(l - 3) is written by who has taken
 //                  a d(l - 2) published behind the wait for read(l). In the next step d(L) and what follows are written by who has taken
 //                  an h(L) published behind the wait for read(2); that of the others was before barrier 1.
