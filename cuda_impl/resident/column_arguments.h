@@ -12,7 +12,7 @@ struct ColumnArguments {
   float* parameters;  // flat, as core/parameters.h orders them; read at the start, written at the end
   float* mirror;      // the same order, as the last cluster has them at the end
   float* slots[2];    // the optimizer's, in the same order; null where it has none
-  const unsigned char* x_rows;               // [batches] [pairs of inputs] tiles
+  const unsigned char* x_rows;               // [batches] [pairs of inputs] [halves] tiles
   const unsigned char* x_columns;            // the same with every block transposed
   const std::int32_t* labels;                // [batches * batch], or null
   const float* targets;                      // [batches * batch, outputs] for losses over targets, or null

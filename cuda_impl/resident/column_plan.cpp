@@ -21,17 +21,18 @@ constexpr int kRegisterMasters = 3;
 }  // namespace
 
 int column_shared_bytes(const ColumnShape& shape, bool split) {
-  const int own_tile = kGroupRows * kColumnOwn * 2, pair_bytes = kGroupRows * 16 * 2;
+  const int own_tile = shape.rows() * kColumnOwn * 2, pair_bytes = shape.rows() * 16 * 2;
   const int tiles =
       shape.lower_buffers() + shape.last_buffers() + shape.last_sum_buffers() + shape.gradient_buffers();
   const int masters = split ? 0 : shape.hidden - shape.register_masters;
-  const int barriers = (shape.exchanges() + (shape.hidden == 1 ? 1 : 0)) * kColumnGroups + shape.hidden - 1 +
+  const int barriers = (shape.exchanges() + (shape.hidden == 1 ? 1 : 0)) * shape.groups() + shape.hidden - 1 +
                        2 + 2 * shape.hidden + 2;
-  const int bytes = tiles * shape.tiles() + (2 * shape.hidden - 1 + 2 * masters) * shape.matrix() +
-                    shape.cluster_pairs() * (kColumnOwn * 16 * 2 + 2 * pair_bytes) +
-                    ((shape.hidden == 1 ? 2 : shape.hidden + 2) + shape.own_sum_tiles()) * own_tile +
-                    (1 + shape.slots) * (shape.hidden + 1) * kColumnOwn * 4 + 16 + kGroupRows * 8 +
-                    8 * barriers + 4 * kColumnGroups + shape.shared_slot_bytes();
+  const int bytes =
+      tiles * shape.tiles() + (2 * shape.hidden - 1 + 2 * masters) * shape.matrix() +
+      shape.cluster_pairs() * (kColumnOwn * 16 * 2 + (shape.stages_columns() ? 2 : 1) * pair_bytes) +
+      ((shape.hidden == 1 ? 2 : shape.hidden + 2) + shape.own_sum_tiles()) * own_tile +
+      (1 + shape.slots) * (shape.hidden + 1) * kColumnOwn * 4 + 16 + shape.rows() * 8 + 8 * barriers +
+      4 * kColumnGroups + shape.shared_slot_bytes();
   return divide_up(bytes, 16) * 16;
 }
 
@@ -41,8 +42,8 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
           std::string(to_string(precision)) + ", there are fp16 and bf16");
   const int layers = workload.layers();
   require(layers >= 2 && layers <= kMaxLayers, std::to_string(layers) + " layers, not 2 to 8");
-  require(workload.batch_size <= kGroupRows,
-          "batch size " + std::to_string(workload.batch_size) + ", not up to 32");
+  require(workload.batch_size <= kMostColumnRows, "batch size " + std::to_string(workload.batch_size) +
+                                                      ", not up to " + std::to_string(kMostColumnRows));
   require(workload.classes() <= kColumnClasses,
           std::to_string(workload.classes()) + " outputs, not up to 16");
   const int widest = *std::max_element(workload.model.widths.begin() + 1, workload.model.widths.end() - 1);
@@ -55,6 +56,7 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   shape.members = widest <= 8 * kColumnOwn ? 8 : 16;
   shape.input_pairs = divide_up(workload.inputs(), 16);
   shape.slots = workload.optimizer.slots();
+  shape.halves = divide_up(workload.batch_size, kGroupRows);
   shape.clusters = shape.input_pairs <= kMostColumnPairs ? 1 : kMostColumnClusters;
   // Half of the first layer's updates, which a step waits for.
   if (shape.clusters > 1 && shape.members == 8 && shape.slots > 0 &&
@@ -84,11 +86,10 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   plan.classes = workload.classes();
   std::copy(workload.model.widths.begin(), workload.model.widths.end(), plan.widths);
   plan.exchanges = shape.exchanges();
-  plan.threads = kThreads + 32 * (kColumnGroups + 4);
   plan.exchange_bytes =
-      shape.clusters > 1 ? std::int64_t{2} * shape.clusters * kMaxCluster * kColumnGroups * 512 : 0;
+      shape.clusters > 1 ? std::int64_t{2} * shape.clusters * kMaxCluster * shape.groups() * 512 : 0;
   plan.slot_bytes = std::int64_t{shape.members} * shape.clusters * shape.memory_slot_bytes();
-  plan.x_batch_bytes = std::int64_t{shape.input_pairs} * kGroupRows * 16 * 2;
+  plan.x_batch_bytes = std::int64_t{shape.input_pairs} * shape.rows() * 16 * 2;
   place_parameters(plan, layers);
   return plan;
 }

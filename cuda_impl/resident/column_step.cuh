@@ -8,7 +8,7 @@
 // but those below the last layer. That is what lets a cluster hold more than four layers.
 //
 //   step, with W(l) the weights into layer l, h(l) its activations, d(l) its gradient, L hidden layers:
-//     four warps, the chain, each with 8 rows of the batch          eight warps, that own masters
+//     four warps, the chain, each with 8 rows of each half          eight warps, that own masters
 //     h(1) = relu(x W(1)' + b(1))                                   W(2) -= d(2)' h(1) of the step before; rows handed on
 //     h(l) = relu(h(l-1) W(l)' + b(l)), l = 2 .. L
 //     logits, loss, d(L) for all columns: no exchange               W(L+1), then W(L) -= d(L)' h(L-1); rows handed on
@@ -17,7 +17,10 @@
 //   A last warp has biases, inputs and the loss.
 //   With one or two hidden layers W(L+1) is updated behind barrier 1, too: else the end of the step would wait for it.
 //
-//   tiles:     [32 rows, all columns] as [4 groups of 8 rows] [slices of 8 columns] blocks [8 columns] [8 rows]
+//   halves:    of the batch, 32 rows each, the last partly filled: one, or two with batches over 32. A warp of the chain loads weights
+//              once and has its group of 8 rows of one half after the other; updates sum over both at once. Rows beyond the batch
+//              have inputs, labels and gradients of nothing.
+//   tiles:     [rows, all columns] as [groups of 8 rows] [slices of 8 columns] blocks [8 columns] [8 rows]
 //   weights:   of every 16 columns of the other layer four blocks of 8 x 8, as they lie in the masters. Rows are the same blocks,
 //              read transposed. A bf16 master is a rounded weight, which lies there, and the 16 bits that rounding left out.
 //   slots:     of the optimizer (momentum, Adam), fp32, in the order of the masters that they belong to: each belongs to one thread,
@@ -39,6 +42,9 @@
 //   h(L)           read by the eight, too: before barrier 1 of the next step (with one or two hidden layers: before `last`, which the
 //                  chain awaits before it publishes h(1)). Its writers have taken an h(L - 1) published behind that. With one hidden layer
 //                  there is none: two buffers, whose writers have taken the h(1) of the step between.
+//                  d(L) and what follows it in its buffer lie in that of h(2) with two halves and three hidden layers or more: the chain
+//                  has taken what was there; and who writes the next h(2) has taken an h(1) of this member, published behind
+//                  barrier 1, for l = 2 behind the wait for read(2), too.
 //   d(l)           three buffers in turn, from d(L), which each member makes for itself, to d(2). d(l - 3) is written by who has taken
 //                  a d(l - 2) published behind the wait for read(l). In the next step d(L) and what follows are written by who has taken
 //                  an h(L) published behind the wait for read(2); that of the others was before barrier 1.
@@ -114,11 +120,10 @@ class ColumnStep {
   static constexpr bool kSplit = Format::kPrecision == Precision::kBf16;
   using Places = ColumnPlaces<kShape, kSplit>;
   static constexpr int kHidden = kShape.hidden, kMembers = kShape.members, kClusters = kShape.clusters,
-                       kGroups = kColumnGroups;
+                       kHalves = kShape.halves, kGroups = kShape.groups();
 
  public:
-  /// Registers are handed over by four warps together; of the last four one has work.
-  static constexpr int kChainWarps = kGroups, kThreadCount = kThreads + 32 * (kChainWarps + 4);
+  static constexpr int kChainWarps = kColumnGroups, kThreadCount = kColumnThreads;
 
   MACHINE_DEVICE explicit ColumnStep(const Arguments& a)
       : warp_(uniform(thread_index() / 32)),
@@ -153,7 +158,11 @@ class ColumnStep {
   // A thread block begins with 128 for each of its 16 warps.
   static constexpr int kUpdatingRegisters = 136, kChainRegisters = 208, kServingRegisters = 32;
   static constexpr int kGroupTiles = Places::kTiles / kGroups, kMemberTile = kGroupTiles / kMembers,
-                       kBlock = kMemberTile / 2;
+                       kBlock = kMemberTile / 2, kHalfTiles = kColumnGroups * kGroupTiles,
+                       kHalfPair = Places::kPairBytes / kHalves;
+  static constexpr bool kStagesColumns = kShape.stages_columns(), kSharesABuffer = kShape.shares_a_buffer();
+  // d(2) lies where h(2) does, which others write as soon as they have this member's h(1).
+  static constexpr bool kSecondIsInH2 = kSharesABuffer && (kHidden - 2) % 3 == 0;
   static constexpr int kPairs = kShape.cluster_pairs(), kInputs = (kPairs + kWarps - 1) / kWarps;
   static constexpr int kSlices = 2 * kMembers / kWarps;  // of a matrix's 8 columns that a warp updates
   static constexpr int kLastMatrix = kHidden - 1;        // of W(2) to W(L + 1)
@@ -211,7 +220,11 @@ class ColumnStep {
     return at(Places::kLast + (kHidden == 1 ? (before ? stage_ ^ 1 : stage_) * Places::kTiles : 0));
   }
   MACHINE_DEVICE static unsigned char* gradient_tiles(int layer) {
-    return at(Places::kGradients + (kHidden - layer) % 3 * Places::kTiles);
+    const int buffer = (kHidden - layer) % 3;
+    if constexpr (kSharesABuffer)
+      return at(buffer == 0 ? Places::kLower + Places::kTiles
+                            : Places::kGradients + (buffer - 1) * Places::kTiles);
+    return at(Places::kGradients + buffer * Places::kTiles);
   }
   /// Masters' rounded weights: of W(matrix + 2) as columns, or of the last layer.
   MACHINE_DEVICE static unsigned char* columns(int matrix) {
@@ -221,7 +234,7 @@ class ColumnStep {
   MACHINE_DEVICE static unsigned char* rows(int layer) {
     return at(Places::kRows + (layer - 2) * Places::kMatrix);
   }
-  /// This member's columns of h(layer), [4 groups] [2 slices] blocks.
+  /// This member's columns of h(layer), [groups] [2 slices] blocks.
   MACHINE_DEVICE unsigned char* own_hidden(int layer, bool before = false) const {
     return at(Places::kOwnHidden + (layer == 1 ? (before ? stage_ ^ 1 : stage_) : layer) * Places::kOwnTile);
   }
@@ -301,9 +314,9 @@ class ColumnStep {
 
   // ---- eight warps that own masters
 
-  /// [16 own columns, 32 rows]
+  /// [16 own columns, all rows]
   struct Own {
-    std::uint32_t word[2][4];
+    std::uint32_t word[2 * kHalves][4];
   };
 
   MACHINE_DEVICE void update(const Arguments& a) {
@@ -313,6 +326,7 @@ class ColumnStep {
 #pragma unroll 1
     for (int step = 0; step < a.steps; ++step) {
       begin_step(step);
+      if constexpr (!kStagesColumns) next_batch(a);
       step_sync();  // 1
       // In the first step of tiles that are zero.
       wait_cycles(kHeadStart);
@@ -324,9 +338,9 @@ class ColumnStep {
         update_matrix<kLastMatrix>(a, factors, load_operands(hidden_tiles(kHidden), load_own(dlogits())));
         update_between<kHidden>(a, factors, goes_on);
       }
-      await_own(staging_barrier(1), parity_);
-      Fragments x[kInputs];
-      load_input_columns(x);
+      if constexpr (kStagesColumns) await_own(staging_barrier(1), parity_);
+      Inputs x;
+      load_input_columns(a, x);
       step_sync();  // 2
       const std::uint32_t timed_out = timed_out_word();
       update_first(a, factors, x);
@@ -458,32 +472,41 @@ class ColumnStep {
         blocks + (lane_ >> 4) * group_bytes + (lane_ >> 3 & 1) * kBlock + (lane_ & 7) * 16;
     Own own;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) load_matrices(row + 2 * i * group_bytes, own.word[i]);
+    for (int i = 0; i < 2 * kHalves; ++i) load_matrices(row + 2 * i * group_bytes, own.word[i]);
     return own;
   }
   /// This member's of everybody's.
   MACHINE_DEVICE Own own_tiles(const unsigned char* tiles) const {
     return load_own(tiles + member_ * kMemberTile, kGroupTiles);
   }
-  MACHINE_DEVICE static void multiply_own(float (&sum)[4], const Own& own, std::uint32_t b0, std::uint32_t b1,
-                                          std::uint32_t b2, std::uint32_t b3) {
-    Format::product(sum, as_uint4(own.word[0]), b0, b1);
-    Format::product(sum, as_uint4(own.word[1]), b2, b3);
+  /// By what 8 columns have of all rows, a word of each group.
+  MACHINE_DEVICE static void multiply_own(float (&sum)[4], const Own& own,
+                                          const std::uint32_t (&column)[kGroups]) {
+#pragma unroll
+    for (int i = 0; i < 2 * kHalves; ++i)
+      Format::product(sum, as_uint4(own.word[i]), column[2 * i], column[2 * i + 1]);
   }
   MACHINE_DEVICE static uint4 as_uint4(const std::uint32_t (&word)[4]) {
     return make_uint4(word[0], word[1], word[2], word[3]);
   }
-  /// What an update multiplies: of this warp's slices of `tiles` and of 16 own columns, over 32 rows.
+  /// What an update multiplies: of this warp's slices of `tiles` and of 16 own columns, over all rows.
   struct Operands {
     Own own;
-    std::uint32_t columns[kSlices][4];
+    std::uint32_t columns[kSlices][kGroups];
   };
   MACHINE_DEVICE Operands load_operands(const unsigned char* tiles, const Own& own) const {
     const unsigned char* row =
         tiles + (lane_ >> 3) * kGroupTiles + warp_ * (kSlices * kBlock) + (lane_ & 7) * 16;
     Operands operands = {own, {}};
 #pragma unroll
-    for (int i = 0; i < kSlices; ++i) load_matrices(row + i * kBlock, operands.columns[i]);
+    for (int i = 0; i < kSlices; ++i)
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        std::uint32_t word[4];
+        load_matrices(row + i * kBlock + half * (kColumnGroups * kGroupTiles), word);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) operands.columns[i][4 * half + j] = word[j];
+      }
     return operands;
   }
 
@@ -537,9 +560,8 @@ class ColumnStep {
 #pragma unroll
     for (int i = 0; i < kSlices; ++i) first[i] = slots.load(0, i), second[i] = slots.load(1, i);
     for_slices<kMatrix>([&](int i, Master& master) {
-      const auto& column = operands.columns[i];
       float sum[4] = {};
-      multiply_own(sum, operands.own, column[0], column[1], column[2], column[3]);
+      multiply_own(sum, operands.own, operands.columns[i]);
       update_master(a, factors, master, sum, slots, i, first[i], second[i]);
     });
   }
@@ -553,10 +575,13 @@ class ColumnStep {
 
   // The first layer, of this cluster's inputs. A warp without as many pairs as others leaves them out.
 
+  struct Inputs {
+    Fragments half[kInputs][kHalves];
+  };
+
   /// The numbers of pairs have a copy each: between them branches would be in the way of instructions of one pair while those of
   /// another are waited for.
-  MACHINE_DEVICE void update_first(const Arguments& a, const Factors& factors,
-                                   const Fragments (&x)[kInputs]) {
+  MACHINE_DEVICE void update_first(const Arguments& a, const Factors& factors, const Inputs& x) {
     const Own own = load_own(first_gradient());
     static_assert(kInputs <= 2);
     if (input_pairs_ == kInputs)
@@ -566,15 +591,18 @@ class ColumnStep {
   }
   template <int kCount>
   MACHINE_DEVICE void update_first(const Arguments& a, const Factors& factors, const Own& own,
-                                   const Fragments (&x)[kInputs]) {
+                                   const Inputs& x) {
     const Slots slots = slots_of<kHidden>(a);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const std::uint32_t* word = x[i].word;
 #pragma unroll
       for (int slice = 0; slice < 2; ++slice) {
         float sum[4] = {};
-        multiply_own(sum, own, word[slice], word[2 + slice], word[4 + slice], word[6 + slice]);
+        std::uint32_t column[kGroups];
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group)
+          column[group] = x.half[i][group / kColumnGroups].word[2 * (group % kColumnGroups) + slice];
+        multiply_own(sum, own, column);
         const int place = 2 * i + slice;
         update_master(a, factors, first_[i][slice], sum, slots, place, slots.load(0, place),
                       slots.load(1, place));
@@ -590,14 +618,20 @@ class ColumnStep {
         keep_weights(first_weights() + (input_begin_ + i) * Places::kPairWeights + lane_ * 16, first_[i][0],
                      first_[i][1]);
   }
-  MACHINE_DEVICE void load_input_columns(Fragments (&x)[kInputs]) const {
+  MACHINE_DEVICE void load_input_columns(const Arguments& a, Inputs& x) const {
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) {
-      const unsigned char* pair =
-          at(Places::kInputColumns + (input_begin_ + max(0, min(i, input_pairs_ - 1))) * Places::kPairBytes +
-             lane_ * 16);
+      const int pair = input_begin_ + max(0, min(i, input_pairs_ - 1));
+      const unsigned char* place;
+      if constexpr (kStagesColumns)
+        place = at(Places::kInputColumns + pair * Places::kPairBytes + lane_ * 16);
+      else
+        place = a.x_columns + batch_ * plan_of(a).x_batch_bytes +
+                (input_first() + pair) * Places::kPairBytes + lane_ * 16;
 #pragma unroll
-      for (int part = 0; part < 2; ++part) assign(x[i], part, load_shared16(pair + part * 512));
+      for (int part = 0; part < 2 * kHalves; ++part)
+        assign(x.half[i][part / 2], part % 2,
+               kStagesColumns ? load_shared16(place + part * 512) : load_l2_16<true>(place + part * 512));
     }
   }
 
@@ -614,13 +648,13 @@ class ColumnStep {
       begin_step(step);
       next_batch(a);
       step_sync();  // 1: behind it nobody reads the last inputs
-      stage(a, 1, a.x_columns, Places::kInputColumns, batch_);
+      if constexpr (kStagesColumns) stage(a, 1, a.x_columns, Places::kInputColumns, batch_);
       if (step + 1 < a.steps) stage(a, 0, a.x_rows, Places::kInputRows, next_batch_);
       const float2 next_factors = load_factors(a, min(step + 1, a.steps - 1));
       const Factors factors = factors_of_step(a);
       await_own(taken_barrier(kHidden), parity_);
       update_bias(a, factors, kHidden + 1, load_own(dlogits()));
-      if (first_of_all) store_loss(a, step, row_losses()[lane_]);
+      if (first_of_all) store_loss(a, step);
 #pragma unroll 1
       for (int layer = kHidden; layer >= 2; --layer) {
         await_own(taken_barrier(layer), parity_);
@@ -647,7 +681,10 @@ class ColumnStep {
                                   const Own& gradient) const {
     const std::uint32_t ones = Format::pack(1.0f, 1.0f);
     float sum[4] = {};
-    multiply_own(sum, gradient, ones, ones, ones, ones);
+    std::uint32_t column[kGroups];
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) column[group] = ones;
+    multiply_own(sum, gradient, column);
     if ((lane_ & 3) != 0) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -658,10 +695,16 @@ class ColumnStep {
                        kSlotCount > 1 ? bias(layer, 2)[column] : none);
     }
   }
-  MACHINE_DEVICE void store_loss(const Arguments& a, int step, const float2& row) const {
-    const float of_row = kHasLabels ? logf(row.x) - row.y : row.x / static_cast<float>(plan_of(a).classes);
-    const float loss = lane_ < plan_of(a).batch ? of_row : 0.0f;
+  MACHINE_DEVICE void store_loss(const Arguments& a, int step) const {
+    float loss = loss_of(a, lane_);
+    if constexpr (kHalves > 1) loss += loss_of(a, kGroupRows + lane_);
     store_mean_loss(a, step, lane_, loss);
+  }
+  /// Zero of a row beyond the batch.
+  MACHINE_DEVICE static float loss_of(const Arguments& a, int place) {
+    const float2& row = row_losses()[place];
+    const float of_row = kHasLabels ? logf(row.x) - row.y : row.x / static_cast<float>(plan_of(a).classes);
+    return place < plan_of(a).batch ? of_row : 0.0f;
   }
   /// Of every row the sum of its exponentials and its label's distance to the highest logit; or the sum of its outputs' losses.
   MACHINE_DEVICE static float2* row_losses() { return reinterpret_cast<float2*>(at(Places::kRowLosses)); }
@@ -679,7 +722,18 @@ class ColumnStep {
 
   // ---- four warps that are the chain
 
-  MACHINE_DEVICE int group() const { return warp_ - kWarps; }
+  /// Of the first half, or of the second.
+  MACHINE_DEVICE int group(int half = 0) const { return half * kColumnGroups + warp_ - kWarps; }
+  /// visit(half). Two are a loop: code that a step executes once is fetched anew in every step.
+  template <class Visit>
+  MACHINE_DEVICE static void for_halves(Visit&& visit) {
+    if constexpr (kHalves == 1) {
+      visit(0);
+    } else {
+#pragma unroll 1
+      for (int half = 0; half < kHalves; ++half) visit(half);
+    }
+  }
   /// Of columns g and g + 8 of this member's 16, two rows each.
   struct Two {
     std::uint32_t first, second;
@@ -780,8 +834,9 @@ class ColumnStep {
   /// A lane sends the 8 rows of one column, which the lanes of a quad have; half of the lanes one of the first slice, the others
   /// of the second. In each round a lane hands out what either of them takes.
   MACHINE_DEVICE void publish(const Arguments& a, const Lane& lane, int exchange, const unsigned char* tiles,
-                              const Two& two) const {
-    std::uint32_t place = shared_address(tiles) + lane.packet, barrier = exchange_barrier(exchange, group());
+                              int half, const Two& two) const {
+    std::uint32_t place = shared_address(tiles + half * kHalfTiles) + lane.packet,
+                  barrier = exchange_barrier(exchange, group(half));
     compute_now(place);  // else the sums below are kept for the whole launch
     compute_now(barrier);
     const bool of_second = (lane_ & 8) != 0;
@@ -795,9 +850,11 @@ class ColumnStep {
 #pragma unroll
     for (int i = 0; i < kMembers / 2; ++i) store_async16(place + lane.to[i], packet, barrier + lane.to[i]);
   }
-  MACHINE_DEVICE void take(const Arguments& a, int exchange, const unsigned char* tiles, Columns& columns) {
-    waiter_.await(a, exchange_barrier(exchange, group()), kHidden == 1 ? paired_parity_ : parity_, exchange);
-    const unsigned char* place = tiles + group() * kGroupTiles + lane_ * 16;
+  MACHINE_DEVICE void take(const Arguments& a, int exchange, const unsigned char* tiles, int half,
+                           Columns& columns) {
+    waiter_.await(a, exchange_barrier(exchange, group(half)), kHidden == 1 ? paired_parity_ : parity_,
+                  exchange);
+    const unsigned char* place = tiles + group(half) * kGroupTiles + lane_ * 16;
 #pragma unroll
     for (int i = 0; i < kMembers / 2; ++i) {
       std::uint32_t word[4];
@@ -808,9 +865,13 @@ class ColumnStep {
   }
   /// When the buffer is taken and what depends on it is on its way. A completed phase stays visible until the next one is
   /// complete too.
-  MACHINE_DEVICE void expect_next(int exchange) const {
+  MACHINE_DEVICE void expect_next(int exchange, int half) const {
     if (lane_ == 0 && !waiter_.timed_out)
-      barrier_arrive_expect(exchange_barrier(exchange, group()), exchange_bytes(exchange));
+      barrier_arrive_expect(exchange_barrier(exchange, group(half)), exchange_bytes(exchange));
+  }
+  MACHINE_DEVICE void expect_next(int exchange) const {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) expect_next(exchange, half);
   }
   /// Of a group; h(L) may come with its sums.
   MACHINE_DEVICE static constexpr std::uint32_t exchange_bytes(int exchange) {
@@ -837,21 +898,24 @@ class ColumnStep {
     for (int step = 0; step < a.steps; ++step) {
       begin_step(step);
       next_batch(a);
-      int label[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int row = first_row() + i;
-        label[i] = kHasLabels && row < plan_of(a).batch
-                       ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row]
-                       : -1;
-      }
+      Labels labels;
+      if constexpr (kHalves == 1) labels = load_labels(a, 0);
       step_sync();  // 1
-      float sum[4];
+      float sum[kHalves][4];
       make_first(a, x, sum);
-      Two hidden = activated(sum), kept = kept_of(sum, hidden);
+      Two hidden[kHalves], kept[kHalves];
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        hidden[half] = activated(sum[half]);
+        kept[half] = kept_of(sum[half], hidden[half]);
+      }
       if constexpr (kLastIsLate) await_own(last_barrier(kLastRead), parity_);
-      publish(a, lane, hidden_exchange(1), hidden_tiles(1), hidden);
-      if (kHidden > 1) keep_own(1, hidden, kept);
+      if constexpr (kSecondIsInH2) await_own(read_barrier(2), parity_);
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        publish(a, lane, hidden_exchange(1), hidden_tiles(1), half, hidden[half]);
+        if (kHidden > 1) keep_own(1, half, hidden[half], kept[half]);
+      }
 
       Columns columns;
 #pragma unroll
@@ -859,19 +923,22 @@ class ColumnStep {
         await_rows(a, layer);
         const Product product = load_rows(layer);
         const float2 bias = load_bias(layer);
-        if (layer == kHidden) await_own(read_barrier(2), parity_);
-        take(a, hidden_exchange(layer - 1), hidden_tiles(layer - 1), columns);
-        multiply(sum, product, columns, bias);
-        hidden = activated(sum), kept = kept_of(sum, hidden);
-        publish(a, lane, hidden_exchange(layer), hidden_tiles(layer), hidden);
-        if (kKeepsSums && layer == kHidden) publish(a, lane, hidden_exchange(layer), last_sums(), kept);
-        if (layer < kHidden) keep_own(layer, hidden, kept);
-        expect_next(hidden_exchange(layer - 1));
+        if (layer == kHidden && !kSecondIsInH2) await_own(read_barrier(2), parity_);
+        for_halves([&](int half) {
+          take(a, hidden_exchange(layer - 1), hidden_tiles(layer - 1), half, columns);
+          multiply(sum[0], product, columns, bias);
+          hidden[0] = activated(sum[0]), kept[0] = kept_of(sum[0], hidden[0]);
+          publish(a, lane, hidden_exchange(layer), hidden_tiles(layer), half, hidden[0]);
+          if (kKeepsSums && layer == kHidden)
+            publish(a, lane, hidden_exchange(layer), last_sums(), half, kept[0]);
+          if (layer < kHidden) keep_own(layer, half, hidden[0], kept[0]);
+          expect_next(hidden_exchange(layer - 1), half);
+        });
         expect_next_rows(layer);
       }
 
       if constexpr (kLastIsLate) await_own(last_barrier(kLastUpdated), parity_);
-      loss(a, lane, label, kept);
+      loss(a, lane, labels, kept);
       const bool goes_on = step + 1 < a.steps;
       if (kHidden <= 2) {
         if (goes_on) await_own(staging_barrier(0), static_cast<std::uint32_t>(step + 1) & 1);
@@ -880,23 +947,28 @@ class ColumnStep {
 #pragma unroll
       for (int layer = kHidden - 1; layer >= 2; --layer) {
         const Product product = load_product(layer - 2);
-        const Two below = kept_two(kept_tile(layer - 1));
+        Two below;
+        if constexpr (kHalves == 1) below = kept_two(kept_tile(layer - 1), 0);
         if (layer == 2) {
           if (goes_on) await_own(staging_barrier(0), static_cast<std::uint32_t>(step + 1) & 1);
           x = load_input_rows();
         }
         if (layer >= 4) await_own(read_barrier(layer + 1), parity_);
-        take(a, gradient_exchange(layer), gradient_tiles(layer), columns);
-        if (layer == 2) say_taken(layer);
-        multiply(sum, product, columns);
-        const Two gradient = passed_back(sum, below);
-        if (layer > 2) {
-          publish(a, lane, gradient_exchange(layer - 1), gradient_tiles(layer - 1), gradient);
-          say_taken(layer);
-          expect_next(gradient_exchange(layer));
-        } else {
-          keep_two(first_gradient(), gradient);
-        }
+        for_halves([&](int half) {
+          const bool is_last = half == kHalves - 1;
+          if constexpr (kHalves > 1) below = kept_two(kept_tile(layer - 1), half);
+          take(a, gradient_exchange(layer), gradient_tiles(layer), half, columns);
+          if (layer == 2 && is_last) say_taken(layer);
+          multiply(sum[0], product, columns);
+          const Two gradient = passed_back(sum[0], below);
+          if (layer > 2) {
+            publish(a, lane, gradient_exchange(layer - 1), gradient_tiles(layer - 1), half, gradient);
+            if (is_last) say_taken(layer);
+            expect_next(gradient_exchange(layer), half);
+          } else {
+            keep_two(first_gradient(), half, gradient);
+          }
+        });
       }
       if (waiter_.timed_out && lane_ == 0) timed_out_words()[group()] = 1;
       step_sync();  // 2
@@ -906,29 +978,29 @@ class ColumnStep {
     step_sync();
   }
   /// This lane's two rows of a sum are this one and the next.
-  MACHINE_DEVICE int first_row() const { return 8 * group() + 2 * (lane_ & 3); }
+  MACHINE_DEVICE int first_row(int half) const { return 8 * group(half) + 2 * (lane_ & 3); }
   /// Into this group's two blocks.
-  MACHINE_DEVICE void keep_two(unsigned char* blocks, const Two& two) const {
-    auto* place = reinterpret_cast<std::uint32_t*>(blocks + group() * 2 * kBlock) + lane_;
+  MACHINE_DEVICE void keep_two(unsigned char* blocks, int half, const Two& two) const {
+    auto* place = reinterpret_cast<std::uint32_t*>(blocks + group(half) * 2 * kBlock) + lane_;
     place[0] = two.first;
     place[kBlock / 4] = two.second;
   }
   /// This member's part of h(layer), and what the way back takes of it.
-  MACHINE_DEVICE void keep_own(int layer, const Two& hidden, const Two& kept) const {
-    keep_two(own_hidden(layer), hidden);
-    if constexpr (kKeepsSums) keep_two(own_sums(layer), kept);
+  MACHINE_DEVICE void keep_own(int layer, int half, const Two& hidden, const Two& kept) const {
+    keep_two(own_hidden(layer), half, hidden);
+    if constexpr (kKeepsSums) keep_two(own_sums(layer), half, kept);
   }
   MACHINE_DEVICE unsigned char* kept_tile(int layer) const {
     return kKeepsSums ? own_sums(layer) : own_hidden(layer);
   }
   /// What this lane has left there.
-  MACHINE_DEVICE Two kept_two(const unsigned char* blocks) const {
-    const auto* place = reinterpret_cast<const std::uint32_t*>(blocks + group() * 2 * kBlock) + lane_;
+  MACHINE_DEVICE Two kept_two(const unsigned char* blocks, int half) const {
+    const auto* place = reinterpret_cast<const std::uint32_t*>(blocks + group(half) * 2 * kBlock) + lane_;
     return {place[0], place[kBlock / 4]};
   }
-  /// Of this group's 8 rows, this cluster's inputs.
+  /// Of this warp's groups of 8 rows, this cluster's inputs.
   struct InputRows {
-    std::uint32_t word[kPairs][2];
+    std::uint32_t word[kPairs][2 * kHalves];
   };
   MACHINE_DEVICE InputRows load_input_rows() const {
     InputRows rows;
@@ -938,61 +1010,164 @@ class ColumnStep {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
 #pragma unroll
-      for (int j = 0; j < 2; ++j) rows.word[i][j] = place[i * Places::kPairBytes / 4 + 2 * j];
+      for (int j = 0; j < 2 * kHalves; ++j)
+        rows.word[i][j] = place[i * Places::kPairBytes / 4 + j / 2 * (kHalfPair / 4) + 2 * (j % 2)];
     return rows;
   }
   /// The first layer's sums, without ReLU.
-  MACHINE_DEVICE void make_first(const Arguments& a, const InputRows& rows, float (&sum)[4]) {
-    Chains chains = begin_chains(0, 0);
+  MACHINE_DEVICE void make_first(const Arguments& a, const InputRows& rows, float (&sum)[kHalves][4]) {
+    Chains chains[kHalves];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) chains[half] = begin_chains(0, 0);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       std::uint32_t weight[4];
       load_matrices(first_weights() + i * Places::kPairWeights + lane_ * 16, weight);
-      Format::product(chains.sum[i % 4], as_uint4(weight), rows.word[i][0], rows.word[i][1]);
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half)
+        Format::product(chains[half].sum[i % 4], as_uint4(weight), rows.word[i][2 * half],
+                        rows.word[i][2 * half + 1]);
     }
-    chains.add(sum);
+    float4 total[kHalves];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      chains[half].add(sum[half]);
+      total[half] = make_float4(sum[half][0], sum[half][1], sum[half][2], sum[half][3]);
+    }
     const float2 bias = load_bias(1);
-    float4 total = make_float4(sum[0], sum[1], sum[2], sum[3]);
     if constexpr (kClusters > 1)
-      total = cluster_sum_.sum(a, waiter_, cluster(), member_, group(), true, total,
-                               a.lost_exchange == kFirstSum);
-    sum[0] = total.x + bias.x, sum[1] = total.y + bias.x;
-    sum[2] = total.z + bias.y, sum[3] = total.w + bias.y;
+      cluster_sum_.add_all(a, waiter_, cluster(), member_, group(), kColumnGroups, true, total,
+                           a.lost_exchange == kFirstSum);
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      sum[half][0] = total[half].x + bias.x, sum[half][1] = total[half].y + bias.x;
+      sum[half][2] = total[half].z + bias.y, sum[half][3] = total[half].w + bias.y;
+    }
   }
 
+  /// Of this lane's two rows; -1 of a row that there is not.
+  struct Labels {
+    int row[2];
+  };
+  MACHINE_DEVICE Labels load_labels(const Arguments& a, int half) const {
+    Labels labels;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = first_row(half) + i;
+      labels.row[i] =
+          kHasLabels && row < plan_of(a).batch ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row] : -1;
+    }
+    return labels;
+  }
   /// From h(L) to the publication of d(L - 1), or to the first layer's gradient. `own`: what the way back takes of this member's h(L).
-  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, const int (&label)[2], const Two& own) {
+  /// With two halves weights and labels are loaded for each: there are no registers to keep all of them.
+  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, Labels labels, const Two (&own)[kHalves]) {
     const int g = lane_ >> 2;
-    const Product last = load_product(kLastMatrix);
+    Product last;
+    if constexpr (kHalves == 1) last = load_product(kLastMatrix);
     Product across;  // the same, of the gradient below: [own columns, classes]
     std::uint32_t own_across[4];
-    if constexpr (kHidden > 1) {
+    const auto load_across = [&] {
 #pragma unroll
       for (int i = 0; i < kMembers; ++i)
         load_matrices_transposed(columns(kLastMatrix) + lane_ * 16 + i * kBlockBytes, across.weight[i]);
+    };
+    if constexpr (kHidden > 1) {
+      if constexpr (kHalves == 1) load_across();
     } else {
       load_transposed(columns(kLastMatrix) + member_ * kBlockBytes, own_across);
     }
     float2 bias = load_bias(kHidden + 1);  // those classes that are not there have no chance
-    float target[4];
     if constexpr (kHasLabels) {
       if (g >= plan_of(a).classes) bias.x = -INFINITY;
       if (g + 8 >= plan_of(a).classes) bias.y = -INFINITY;
-    } else {
-      load_targets(a, target);
     }
-    Columns columns;
-    take(a, hidden_exchange(kHidden), hidden_tiles(kHidden), columns);
-    float logit[4];
-    multiply(logit, last, columns, bias);
-    Product product;
-    if constexpr (kHidden > 1) product = load_product(kHidden - 2);
+    for_halves([&](int half) {
+      if constexpr (kHalves > 1) {
+        last = load_product(kLastMatrix);
+        if constexpr (kHidden > 1) load_across();
+        labels = load_labels(a, half);
+      }
+      float target[4];
+      if constexpr (!kHasLabels) load_targets(a, half, target);
+      Columns columns;
+      take(a, hidden_exchange(kHidden), hidden_tiles(kHidden), half, columns);
+      float logit[4];
+      multiply(logit, last, columns, bias);
+      Product product;
+      if constexpr (kHidden > 1) product = load_product(kHidden - 2);
 
-    // Classes g and g + 8 of two rows: a row is in eight lanes.
-    float gradient[4], beneath[4], row_sum[2];
-    if constexpr (!kHasLabels) loss_of_targets(a, logit, target, gradient, row_sum);
+      // Classes g and g + 8 of two rows: a row is in eight lanes.
+      float gradient[4], beneath[4], row_sum[2];
+      if constexpr (kHasLabels)
+        loss_of_labels(a, half, labels.row, logit, gradient, beneath, row_sum);
+      else
+        loss_of_targets(a, half, logit, target, gradient, row_sum);
+      const Two kept = {Format::pack(gradient[0], gradient[1]), Format::pack(gradient[2], gradient[3])};
+      const std::uint32_t first_classes = transpose8x8(kept.first), others = transpose8x8(kept.second);
+
+      if constexpr (kHidden == 1) {
+        float sum[4] = {};
+        Format::product(sum, as_uint4(own_across), first_classes, others);
+        keep_two(first_gradient(), half, passed_back(sum, half == 0 ? own[0] : own[kHalves - 1]));
+      } else {
+        // The gradient below: rows of the batch are the rows of an instruction, eight of its sixteen, so that what it leaves is at
+        // once what the next product takes.
+        const uint4 rows = make_uint4(first_classes, 0, others, 0);
+        const Two below = kept_two(kept_tile(kHidden - 1), half);
+        std::uint32_t sums[4];  // of two members' columns
+        Chains chains = begin_chains(0, 0);
 #pragma unroll
-    for (int i = 0; kHasLabels && i < 2; ++i) {
+        for (int i = 0; i < kMembers; ++i) {
+          if (kKeepsSums && i % 2 == 0)
+            load_matrices_transposed(last_sums() + group(half) * kGroupTiles + lane_ * 16 + i / 2 * 512,
+                                     sums);
+#pragma unroll
+          for (int slice = 0; slice < 2; ++slice) {
+            float sum[4] = {};
+            Format::product(sum, rows, across.weight[i][2 * slice], across.weight[i][2 * slice + 1]);
+            std::uint32_t& word = columns.word[2 * i + slice];
+            word = passed_back(sum[0], sum[1], kKeepsSums ? sums[2 * (i % 2) + slice] : word);
+          }
+          Format::product(chains.sum[i % 4], as_uint4(product.weight[i]), columns.word[2 * i],
+                          columns.word[2 * i + 1]);
+        }
+        float sum[4];
+        chains.add(sum);
+        const Two next = passed_back(sum, below);
+        if constexpr (kHidden > 2)
+          publish(a, lane, gradient_exchange(kHidden - 1), gradient_tiles(kHidden - 1), half, next);
+        else
+          keep_two(first_gradient(), half, next);
+        // What updates take.
+        unsigned char* place = gradient_tiles(kHidden) + group(half) * kGroupTiles + lane_ * 16;
+#pragma unroll
+        for (int i = 0; i < kMembers / 2; ++i) {
+          const std::uint32_t word[4] = {columns.word[4 * i], columns.word[4 * i + 1],
+                                         columns.word[4 * i + 2], columns.word[4 * i + 3]};
+          store_matrices_transposed(place + i * 512, word);
+        }
+      }
+      expect_next(hidden_exchange(kHidden), half);
+      keep_two(dlogits(), half, kept);
+      if (kHasLabels && member_ == 0)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          if (g + 8 * (c >> 1) == labels.row[c & 1])
+            row_losses()[first_row(half) + (c & 1)] = make_float2(row_sum[c & 1], beneath[c]);
+      if (!kHasLabels && member_ == 0 && g == 0)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) row_losses()[first_row(half) + i] = make_float2(row_sum[i], 0);
+    });
+    say_taken(kHidden);
+  }
+  /// Softmax of both rows: their gradients, the logits beneath the highest, and the sums of their exponentials.
+  MACHINE_DEVICE void loss_of_labels(const Arguments& a, int half, const int (&label)[2],
+                                     const float (&logit)[4], float (&gradient)[4], float (&beneath)[4],
+                                     float (&row_sum)[2]) const {
+    const int g = lane_ >> 2;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
       float highest = fmaxf(logit[i], logit[2 + i]);
 #pragma unroll
       for (int mask = 4; mask < 32; mask *= 2) highest = fmaxf(highest, shuffle_xor(highest, mask));
@@ -1004,87 +1179,35 @@ class ColumnStep {
       row_sum[i] = gradient[i] + gradient[2 + i];
 #pragma unroll
       for (int mask = 4; mask < 32; mask *= 2) row_sum[i] += shuffle_xor(row_sum[i], mask);
-      const float inverse = first_row() + i < plan_of(a).batch ? divide(a.gradient_scale, row_sum[i]) : 0.0f;
+      const float inverse =
+          first_row(half) + i < plan_of(a).batch ? divide(a.gradient_scale, row_sum[i]) : 0.0f;
 #pragma unroll
       for (int c = i; c < 4; c += 2)
         gradient[c] = gradient[c] * inverse - (g + 8 * (c >> 1) == label[i] ? a.gradient_scale : 0.0f);
     }
-    const Two kept = {Format::pack(gradient[0], gradient[1]), Format::pack(gradient[2], gradient[3])};
-    const std::uint32_t first_classes = transpose8x8(kept.first), others = transpose8x8(kept.second);
-
-    if constexpr (kHidden == 1) {
-      float sum[4] = {};
-      Format::product(sum, as_uint4(own_across), first_classes, others);
-      keep_two(first_gradient(), passed_back(sum, own));
-    } else {
-      // The gradient below: rows of the batch are the rows of an instruction, eight of its sixteen, so that what it leaves is at
-      // once what the next product takes.
-      const uint4 rows = make_uint4(first_classes, 0, others, 0);
-      const Two below = kept_two(kept_tile(kHidden - 1));
-      std::uint32_t sums[4];  // of two members' columns
-      Chains chains = begin_chains(0, 0);
-#pragma unroll
-      for (int i = 0; i < kMembers; ++i) {
-        if (kKeepsSums && i % 2 == 0)
-          load_matrices_transposed(last_sums() + group() * kGroupTiles + lane_ * 16 + i / 2 * 512, sums);
-#pragma unroll
-        for (int slice = 0; slice < 2; ++slice) {
-          float sum[4] = {};
-          Format::product(sum, rows, across.weight[i][2 * slice], across.weight[i][2 * slice + 1]);
-          std::uint32_t& word = columns.word[2 * i + slice];
-          word = passed_back(sum[0], sum[1], kKeepsSums ? sums[2 * (i % 2) + slice] : word);
-        }
-        Format::product(chains.sum[i % 4], as_uint4(product.weight[i]), columns.word[2 * i],
-                        columns.word[2 * i + 1]);
-      }
-      float sum[4];
-      chains.add(sum);
-      const Two next = passed_back(sum, below);
-      if constexpr (kHidden > 2)
-        publish(a, lane, gradient_exchange(kHidden - 1), gradient_tiles(kHidden - 1), next);
-      else
-        keep_two(first_gradient(), next);
-      // What updates take.
-      unsigned char* place = gradient_tiles(kHidden) + group() * kGroupTiles + lane_ * 16;
-#pragma unroll
-      for (int i = 0; i < kMembers / 2; ++i) {
-        const std::uint32_t word[4] = {columns.word[4 * i], columns.word[4 * i + 1], columns.word[4 * i + 2],
-                                       columns.word[4 * i + 3]};
-        store_matrices_transposed(place + i * 512, word);
-      }
-    }
-    expect_next(hidden_exchange(kHidden));
-    keep_two(dlogits(), kept);
-    if (kHasLabels && member_ == 0)
-#pragma unroll
-      for (int c = 0; c < 4; ++c)
-        if (g + 8 * (c >> 1) == label[c & 1])
-          row_losses()[first_row() + (c & 1)] = make_float2(row_sum[c & 1], beneath[c]);
-    if (!kHasLabels && member_ == 0 && g == 0)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) row_losses()[first_row() + i] = make_float2(row_sum[i], 0);
-    say_taken(kHidden);
   }
-  MACHINE_DEVICE bool is_output(const Arguments& a, int c) const {
-    return first_row() + (c & 1) < plan_of(a).batch && (lane_ >> 2) + 8 * (c >> 1) < plan_of(a).classes;
+  MACHINE_DEVICE bool is_output(const Arguments& a, int half, int c) const {
+    return first_row(half) + (c & 1) < plan_of(a).batch && (lane_ >> 2) + 8 * (c >> 1) < plan_of(a).classes;
   }
   /// Of this lane's logits.
-  MACHINE_DEVICE void load_targets(const Arguments& a, float (&target)[4]) const {
+  MACHINE_DEVICE void load_targets(const Arguments& a, int half, float (&target)[4]) const {
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      const std::int64_t row = std::int64_t{batch_} * plan_of(a).batch + first_row() + (c & 1);
-      target[c] = is_output(a, c) ? a.targets[row * plan_of(a).classes + (lane_ >> 2) + 8 * (c >> 1)] : 0.0f;
+      const std::int64_t row = std::int64_t{batch_} * plan_of(a).batch + first_row(half) + (c & 1);
+      target[c] =
+          is_output(a, half, c) ? a.targets[row * plan_of(a).classes + (lane_ >> 2) + 8 * (c >> 1)] : 0.0f;
     }
   }
   /// The gradient by each logit, and of both rows the sum of the losses of their outputs.
-  MACHINE_DEVICE void loss_of_targets(const Arguments& a, const float (&logit)[4], const float (&target)[4],
-                                      float (&gradient)[4], float (&row_sum)[2]) const {
+  MACHINE_DEVICE void loss_of_targets(const Arguments& a, int half, const float (&logit)[4],
+                                      const float (&target)[4], float (&gradient)[4],
+                                      float (&row_sum)[2]) const {
     row_sum[0] = row_sum[1] = 0;
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const rules::LossTerm term = rules::loss_term(kLoss, logit[c], target[c]);
-      gradient[c] = is_output(a, c) ? term.gradient * a.gradient_scale : 0.0f;
-      if (is_output(a, c)) row_sum[c & 1] += term.loss;
+      gradient[c] = is_output(a, half, c) ? term.gradient * a.gradient_scale : 0.0f;
+      if (is_output(a, half, c)) row_sum[c & 1] += term.loss;
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i)

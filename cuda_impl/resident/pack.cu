@@ -4,7 +4,6 @@
 #include "device/check.h"
 #include "resident/block_arguments.h"
 #include "resident/block_fma.cuh"
-#include "resident/column_arguments.h"
 #include "resident/packed_tf32.cuh"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
@@ -188,19 +187,6 @@ void pack_slices(const SlicePlan& plan, Precision precision, const float* featur
       return pack_pairs_as<SliceBf16, true>(plan, features, batches, x_rows, x_columns, stream);
   }
   throw std::logic_error("pack_slices: not a Precision");
-}
-
-void pack_columns(const ColumnPlan& plan, Precision precision, const float* features, std::int64_t batches,
-                  unsigned char* x_rows, unsigned char* x_columns, cudaStream_t stream) {
-  SlicePlan slices{};  // of which these are the inputs
-  slices.form = Form::kCluster;
-  slices.team = slices.own = 1;
-  slices.batch = plan.batch;
-  slices.tile = tile_bytes(2);
-  slices.input_pairs = plan.shape.input_pairs;
-  slices.widths[0] = plan.widths[0];
-  slices.x_batch_bytes = plan.x_batch_bytes;
-  pack_slices(slices, precision, features, batches, x_rows, x_columns, stream);
 }
 
 }  // namespace headroom::resident

@@ -35,32 +35,52 @@ class ClusterSum {
   template <class Arguments>
   MACHINE_DEVICE float4 sum(const Arguments& arguments, SliceWaiter& waiter, int cluster, int member,
                             int place, bool publishes, float4 own, bool lost) const {
+    float4 sums[1] = {own};
+    add_all(arguments, waiter, cluster, member, place, 0, publishes, sums, lost);
+    return sums[0];
+  }
+  /// The same of several sums with one look for all of them, `stride` places from one to the next.
+  template <int kCount, class Arguments>
+  MACHINE_DEVICE void add_all(const Arguments& arguments, SliceWaiter& waiter, int cluster, int member,
+                              int place, int stride, bool publishes, float4 (&sums)[kCount],
+                              bool lost) const {
     unsigned char* begin = arguments.exchange +
                            ((buffer_ * kMaxCluster + member) * kPlaces + place) * (kClusters * 512) +
                            waiter.lane * 16;
     const std::uint32_t want = epoch_ ? 1 : 0;
-    own.w = bits_to_float(float_to_bits(own.w) & ~1u);
-    if (publishes)
-      store_relaxed_gpu_128(begin + cluster * 512,
-                            make_uint4(float_to_bits(own.x), float_to_bits(own.y), float_to_bits(own.z),
-                                       float_to_bits(own.w) | (lost ? want ^ 1u : want)));
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      float4& own = sums[k];
+      own.w = bits_to_float(float_to_bits(own.w) & ~1u);
+      if (publishes)
+        store_relaxed_gpu_128(begin + k * stride * (kClusters * 512) + cluster * 512,
+                              make_uint4(float_to_bits(own.x), float_to_bits(own.y), float_to_bits(own.z),
+                                         float_to_bits(own.w) | (lost ? want ^ 1u : want)));
+    }
     wait_cycles(kFirstLook);
-    uint4 other[kClusters - 1];
+    uint4 others[kCount][kClusters - 1];
     waiter.wait_while(arguments, kWaitTeam, [&] {
       std::uint32_t wrong = 0;
 #pragma unroll
-      for (int i = 1; i < kClusters; ++i) {
-        other[i - 1] = load_relaxed_gpu_128(begin + (cluster ^ i) * 512);
-        wrong |= other[i - 1].w ^ want;
-      }
+      for (int k = 0; k < kCount; ++k)
+#pragma unroll
+        for (int i = 1; i < kClusters; ++i) {
+          others[k][i - 1] =
+              load_relaxed_gpu_128(begin + k * stride * (kClusters * 512) + (cluster ^ i) * 512);
+          wrong |= others[k][i - 1].w ^ want;
+        }
       return (wrong & 1u) != 0;
     });
-    float4 total = add(own, without_mark(other[0]));
-    if constexpr (kClusters >= 4) total = add(total, add(without_mark(other[1]), without_mark(other[2])));
-    if constexpr (kClusters == 8)
-      total = add(total, add(add(without_mark(other[3]), without_mark(other[4])),
-                             add(without_mark(other[5]), without_mark(other[6]))));
-    return total;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const auto& other = others[k];
+      float4 total = add(sums[k], without_mark(other[0]));
+      if constexpr (kClusters >= 4) total = add(total, add(without_mark(other[1]), without_mark(other[2])));
+      if constexpr (kClusters == 8)
+        total = add(total, add(add(without_mark(other[3]), without_mark(other[4])),
+                               add(without_mark(other[5]), without_mark(other[6]))));
+      sums[k] = total;
+    }
   }
 
  private:

@@ -246,15 +246,16 @@ bool keeps_slots_outside(const Workload& workload, Precision precision, const Li
 }
 
 /// What no kernel takes.
-void require_a_shape_with_kernels(const Workload& workload) {
+void require_a_shape_with_kernels(const Workload& workload, bool is_for_columns) {
   const auto require = [](bool fits, const std::string& what, const std::string& takes) {
     if (!fits) throw UnsupportedError("cuda-resident: " + what + "; it trains " + takes);
   };
   const auto layers = workload.layers();
   require(layers >= 2 && layers <= resident::kMaxLayers, std::to_string(layers) + " layers",
           "2 to " + std::to_string(resident::kMaxLayers));
-  require(workload.batch_size <= kGroupRows, "batch size " + std::to_string(workload.batch_size),
-          "up to " + std::to_string(kGroupRows));
+  const int most_rows = is_for_columns ? kMostColumnRows : kGroupRows;
+  require(workload.batch_size <= most_rows, "batch size " + std::to_string(workload.batch_size),
+          "up to " + std::to_string(most_rows));
   const std::string outputs = workload.loss == Loss::kCrossEntropy ? " classes" : " outputs";
   require(workload.outputs() <= kMostClasses, std::to_string(workload.outputs()) + outputs,
           "up to " + std::to_string(kMostClasses));
@@ -264,7 +265,11 @@ void require_a_shape_with_kernels(const Workload& workload) {
 /// times faster than the patch kernel at the widths that both take.
 Program choose_program(const Workload& workload, Precision precision, const Limits& limits,
                        const ResidentOptions& options, const KernelMaker& maker) {
-  require_a_shape_with_kernels(workload);
+  using Kernel = ResidentOptions::Kernel;
+  // Larger batches are for columns alone; the others, and columns where these do not fit, say so themselves.
+  const bool is_for_columns =
+      in_sixteen_bits(precision) && (options.kernel == Kernel::kAny || options.kernel == Kernel::kColumns);
+  require_a_shape_with_kernels(workload, is_for_columns);
   std::vector<Form> forms = {Form::kGrid};
   if (widest_hidden(workload) <= kMaxCluster * kSliceColumns) forms = {Form::kCluster, Form::kGrid};
   if (options.form == ResidentOptions::Form::kCluster) forms = {Form::kCluster};

@@ -176,19 +176,6 @@ SlotRule slot_rule(const Optimizer& optimizer) {
 
 namespace {
 
-std::string name_of(SlotRule rule, bool quick) {
-  if (!quick) return rule == SlotRule::kMomentum ? "Momentum" : "Adam";
-  switch (rule) {
-    case SlotRule::kMomentum:
-      return "QuickMomentum";
-    case SlotRule::kAdam:
-      return "QuickAdam";
-    case SlotRule::kAdamW:
-      return "QuickAdamW";
-  }
-  throw std::logic_error("name_of: not a SlotRule");
-}
-
 /// The kernel of plain SGD.
 KernelShape plain_kernel(const Plan& plan, Precision precision, int held) {
   const int panels = one_panel_for_all(plan);
@@ -264,11 +251,29 @@ PlanAndKernel plan_with_kernel(const Workload& workload, Precision precision, co
   return all;
 }
 
+namespace {
+
+/// The rules of fewer instructions tell AdamW from Adam; the others are one for both.
+const char* rule_name(SlotRule rule, bool quick) {
+  if (!quick) return rule == SlotRule::kMomentum ? "Momentum" : "Adam";
+  switch (rule) {
+    case SlotRule::kMomentum:
+      return "QuickMomentum";
+    case SlotRule::kAdam:
+      return "QuickAdam";
+    case SlotRule::kAdamW:
+      return "QuickAdamW";
+  }
+  throw std::logic_error("cuda-streamed: not a SlotRule");
+}
+
+}  // namespace
+
 std::string kernel_name(const KernelShape& shape) {
   const std::string space = "headroom::streamed::";
   std::string format = space + shape.format;
   if (shape.rule) {
-    format = space + "WithSlots<" + format + ", " + space + name_of(*shape.rule, shape.quick) + ", " +
+    format = space + "WithSlots<" + format + ", " + space + rule_name(*shape.rule, shape.quick) + ", " +
              std::to_string(shape.told);
     if (shape.loss == Loss::kMeanSquaredError) format += ", headroom::Loss::kMeanSquaredError";
     if (shape.loss == Loss::kBinaryCrossEntropy) format += ", headroom::Loss::kBinaryCrossEntropy";

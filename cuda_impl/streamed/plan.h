@@ -152,12 +152,11 @@ struct KernelShape {
   /// Of the *_format.cuh files: where values lie, what stays on the chip, whether the L2 is told anything. With slots it is only the precision's
   /// own, which `told` and the rules go beside (WithSlots in slots.cuh).
   std::string format;
-  int groups, panels;  ///< kMostGroups or 1; tiles of every panel, or 0: any
-  // With slots:
-  std::optional<SlotRule> rule = std::nullopt;  ///< none: plain SGD
+  int groups, panels;                           ///< kMostGroups or 1; tiles of every panel, or 0: any
+  std::optional<SlotRule> rule = std::nullopt;  ///< of an optimizer with slots
   Loss loss = Loss::kCrossEntropy;
-  int told = 0;        ///< what the L2 is told
-  bool quick = false;  ///< the rules of fewer instructions (slots.cuh)
+  int told = 0;        ///< with slots: what the L2 is told
+  bool quick = false;  ///< with slots: the rules of fewer instructions
 };
 /// What a network gets.
 struct PlanAndKernel {

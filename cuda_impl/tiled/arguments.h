@@ -24,8 +24,8 @@ struct Rows {
   std::int32_t pitch;  ///< a multiple of 16 bytes
 };
 
-/// A matrix [slices][rows][columns] as factor of the wgmma kernel's products, a stage at a time: whose inner index runs along its rows, as
-/// panels of as many rows as a tile has rows or columns; and across them, in boxes of 64 columns by as many rows as a stage has inner indices.
+/// A matrix [slices][rows][columns] as factor of the wgmma kernel's products, a stage at a time: whose inner index runs along its rows, 64
+/// rows of as many panels as a stage has slabs; and across them, in boxes of 64 columns by as many rows as a stage has inner indices.
 struct Factors {
   CUtensorMap plain, turned;
 };

@@ -56,11 +56,11 @@ struct Costs {
   double update_bytes, update_bytes_per_cycle;  ///< of a weight
   double link;                                  ///< from a counter to who waits for it
 };
-constexpr Costs kWgmmaCosts = {.bytes_per_cycle = 70,
+constexpr Costs kWgmmaCosts = {.bytes_per_cycle = 60,
                                .rates = {1850, 1850, 1850, 1850},
                                .weight_rate = 0,
                                .value_bytes = 2,
-                               .least_slab = 180,
+                               .least_slab = 310,
                                .task = 900,
                                .task_value = 0.13,
                                .loss = 1700,

@@ -39,13 +39,15 @@ struct Source {
   /// A stage of it, from a slab on. The thread waits some 250 cycles until its instruction is taken, however much that fetches.
   template <class S, int kPanels>
   MACHINE_DEVICE void load(std::uint32_t to, int slab, std::uint32_t barrier) const {
-    if (!turned) {
-      machine::tensor_load_panels(to, &of->plain, first, slab, slice, barrier);
-    } else {
+    static_assert(S::kSlabs == 1 || kPanels == 1);
 #pragma unroll
-      for (int panel = 0; panel < kPanels; ++panel)
-        machine::tensor_load(to + panel * S::kSlabs * kTilePanelBytes, &of->turned, first + kPanel * panel,
-                             kSlab * slab, slice, barrier);
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const std::uint32_t place = to + panel * kTilePanelBytes;
+      const int across = first + kPanel * panel;
+      if (turned)
+        machine::tensor_load(place, &of->turned, across, kSlab * slab, slice, barrier);
+      else
+        machine::tensor_load_panels(place, &of->plain, across, slab, slice, barrier);
     }
   }
 };

@@ -116,7 +116,8 @@ MACHINE_DEVICE void mark(const Worker<S>& worker, std::uint64_t TaskTimes::* tim
 }
 
 /// Groups of products, a stage each, that are under way before the oldest has to be done.
-inline constexpr int kUnderWay = 1;
+template <class S>
+inline constexpr int kUnderWay = S::kSlabs == 1 ? 2 : 1;
 
 /// sums = product over all slabs of a task. With kSumsRows also of the rows' factor with ones: the sums of a bias's gradient. `ready` is
 /// called once, when the first slab is there.
@@ -127,7 +128,7 @@ inline constexpr int kUnderWay = 1;
 template <class S, class Format, Factor kA, Factor kB, bool kSumsRows, int kCount, class Ready>
 MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[kCount], float (&row_sums)[4],
                                    const Ready& ready) {
-  static_assert(kUnderWay < S::kStages);
+  static_assert(kUnderWay<S> < S::kStages);
   // Of a factor in its stage: from 16 inner indices to the next, from a slab to the next, and from a warpgroup's rows to the next's.
   constexpr int kStepA = kA == Factor::kPlain ? machine::kAlong : machine::kAcross;
   constexpr int kStepB = kB == Factor::kPlain ? machine::kAlong : machine::kAcross;
@@ -182,20 +183,19 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
     machine::wgmma_commit();
   };
   multiply_stage(0, ready);
-  int stages = 1;
 #pragma unroll 1
-  for (int first = S::kSlabs; first < slabs; first += S::kSlabs, ++stages) {
+  for (int first = S::kSlabs; first < slabs; first += S::kSlabs) {
     place.advance(S::kStages);
     multiply_stage(first, [] {});
-    machine::wgmma_wait<kUnderWay>();
-    if (stages >= kUnderWay) release(kUnderWay);
+    machine::wgmma_wait<kUnderWay<S>>();
+    if (first >= S::kSlabs * kUnderWay<S>) release(kUnderWay<S>);
   }
   machine::wgmma_wait<0>();
   machine::wgmma_sums_are_final(sums);
   if constexpr (kSumsRows) machine::wgmma_sums_are_final(row_sums);
 #pragma unroll
-  for (int ago = kUnderWay - 1; ago >= 0; --ago)
-    if (ago < stages) release(ago);
+  for (int ago = kUnderWay<S> - 1; ago >= 0; --ago)
+    if (S::kSlabs * ago < slabs) release(ago);
   place.advance(S::kStages);
   worker.ring = place;
 }

@@ -309,15 +309,14 @@ class Tiled : public TiledTrainer {
     factors_ = DeviceBuffer<rules::UpdateFactors>(kMostSteps);
   }
 
-  /// `across`: of a tile, which the factor is for.
   Factors factors(const DeviceBuffer<unsigned char>& values, std::int64_t slices, std::int64_t rows,
-                  std::int64_t columns, int across) const {
+                  std::int64_t columns) const {
     if (tiling_.portable) return {};
     const auto element = precision_ == Precision::kBf16 ? machine::Element::kBf16 : machine::Element::kFp16;
     const int slabs = tiling_.slabs_of_stage;
     return {
         machine::tensor_map_of_panels(element, values.data(), slices, rows, columns, pitch_of(columns),
-                                      across, slabs),
+                                      kPanel, slabs),
         machine::tensor_map(element, values.data(), slices, rows, columns, pitch_of(columns), kSlab * slabs)};
   }
 
@@ -331,10 +330,10 @@ class Tiled : public TiledTrainer {
       LayerMemory& memory = layers_[static_cast<std::size_t>(layer)];
       LayerArguments& to = arguments_.layer[layer];
       const int in = network_.in(layer), out = network_.out(layer);
-      to.weights = factors(memory.weights, 2, out, in, tiling_.columns);
-      to.input = layer == 0 ? factors(features_, batches_, network_.batch, in, tiling_.rows())
-                            : factors(memory.input, 2, network_.batch, in, tiling_.rows());
-      to.gradient = factors(memory.gradient, 1, network_.batch, out, tiling_.rows());
+      to.weights = factors(memory.weights, 2, out, in);
+      to.input = layer == 0 ? factors(features_, batches_, network_.batch, in)
+                            : factors(memory.input, 2, network_.batch, in);
+      to.gradient = factors(memory.gradient, 1, network_.batch, out);
       to.weight_rows = rows(memory.weights, out, in);
       to.input_rows = rows(layer == 0 ? features_ : memory.input, network_.batch, in);
       to.gradient_rows = rows(memory.gradient, network_.batch, out);

@@ -302,10 +302,12 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
         ++count.invisible;
       else if (check.bound > kVisibleFreeError)
         ++count.cannot_be_checked;
-      else if (check_of(wrong_end, free_end, free_spreads.front()).passed)
+      else if (const Check found = check_of(wrong_end, free_end, free_spreads.front()); found.passed) {
         ++count.missed;
-      else
+        tell(std::string(name) + " passed", judge({found}));
+      } else {
         ++count.caught;
+      }
     };
     count_fault("ten steps of one batch", after_free_steps(true, false));
     if (workload.optimizer.slots() == 2)

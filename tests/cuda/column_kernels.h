@@ -45,6 +45,24 @@ inline constexpr const char* kColumnsWithRules[] = {
     "mlp-17x64x64x6-b32-tanh-mse-adam", "mlp-784x256x256x256x10-b32-gelu-adam",
     "mlp-3x50x50x1-b32-silu-mse-adamw", "mlp-784x256x10-b31-elu-bce-momentum0.9"};
 
+/// With batches over 32: one hidden layer, two and three of 16 members, three and five of 8, slots, targets, and sums that are kept.
+inline constexpr const char* kSmallHalves[] = {"mlp-33x136x5-b64",
+                                               "mlp-33x136x17x5-b33",
+                                               "mlp-231x136x17x9x5-b47",
+                                               "mlp-33x24x17x128x5-b48",
+                                               "mlp-20x16x40x9x33x16x5-b64",
+                                               "mlp-33x24x17x128x5-b48-adamw",
+                                               "mlp-33x24x17x9x5-b33-tanh-mse-adam",
+                                               "mlp-33x24x17x9x6x5-b64-gelu"};
+inline constexpr const char* kHalves[] = {"mlp-784x256x256x256x10-b64",
+                                          "mlp-784x128x128x128x10-b33",
+                                          "mlp-784x256x256x10-b63",
+                                          "mlp-784x256x10-b40",
+                                          "mlp-17x64x64x6-b64",
+                                          "mlp-17x64x64x6-b64-tanh-mse-adam",
+                                          "mlp-784x128x128x128x10-b64-adam",
+                                          "mlp-784x128x128x128x128x128x128x128x10-b48"};
+
 struct Cell {
   const char* name;
   Precision precision;

@@ -84,6 +84,8 @@ void add_with_constants(Kernels& kernels) {
     add_columns(kColumnsWithSlots, precision);
     add_columns(kSmallColumnsWithRules, precision);
     add_columns(kColumnsWithRules, precision);
+    add_columns(kSmallHalves, precision);
+    add_columns(kHalves, precision);
   }
   add_columns(kDeepColumns, Precision::kBf16);
   for (const auto* cases : {&kSmallSlots, &kSlots})

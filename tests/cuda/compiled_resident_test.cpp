@@ -103,6 +103,9 @@ TEST_P(ResidentRequests, OfColumnsAndSlotsCompileWithoutAGpu) {
   expect_to_compile(
       resident::make_column_plan(parse_workload_name("mlp-33x136x5-b17"), Precision::kFp16, kH200),
       Precision::kFp16, PlanForm::kConstants);
+  expect_to_compile(
+      resident::make_column_plan(parse_workload_name("mlp-784x256x256x256x10-b64"), Precision::kBf16, kH200),
+      Precision::kBf16, PlanForm::kConstants);
   expect_to_compile(resident::make_slot_plan(parse_workload_name("mlp-33x24x9-b17-momentum0.9"),
                                              Precision::kBf16, resident::Form::kGrid, kH200, 2),
                     Precision::kBf16, PlanForm::kConstants);

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "number_of_variable.h"
 #ifdef HEADROOM_EMULATED
 #include "streamed/trainer.h"
 #include "streamed_instances.h"
@@ -10,13 +11,12 @@
 #include "kept_kernels.h"
 #include "streamed/compiled/compiled.h"
 #endif
-#include "number_of_variable.h"
 
 namespace headroom {
 
-/// For an optimizer with slots, for timing one beside the other: what the L2 is told (streamed/slots.cuh), how many tiles of masters out of 256 it is to
-/// hold, and whether the rules are those of fewer instructions: HEADROOM_STREAMED_TOLD, HEADROOM_STREAMED_HELD; not set: as the plan has it.
-/// HEADROOM_STREAMED_QUICK=1.
+/// For an optimizer with slots: what the L2 is told (streamed/slots.cuh), how many tiles of masters out of 256 it is to hold, and whether the
+/// rules are those of fewer instructions, for timing one beside the other: HEADROOM_STREAMED_TOLD, HEADROOM_STREAMED_HELD,
+/// HEADROOM_STREAMED_QUICK=1; not set: as the plan has it.
 inline StreamedOptions options_of_variables() {
   return {.told = number_of_variable("HEADROOM_STREAMED_TOLD"),
           .held = number_of_variable("HEADROOM_STREAMED_HELD"),

@@ -123,6 +123,36 @@ TEST_P(ResidentColumns, StepsWithRulesMatchTheOracle) {
   for (const char* name : kColumnsWithRules) check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
 }
 
+/// Of batches over 32, whose second 32 rows are not all there.
+TEST_P(ResidentColumns, SmallStepsOfTwoHalvesInTwoLayersMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallHalves[0], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfTwoHalvesInThreeLayersMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallHalves[1], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfTwoHalvesInFourClustersMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallHalves[2], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfTwoHalvesInFourLayersMatchTheOracle) {
+  NEEDS_GPU();
+  for (const int which : {3, 5}) check(kSmallHalves[which], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfTwoHalvesInSixLayersMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallHalves[4], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfTwoHalvesWithRulesMatchTheOracle) {
+  NEEDS_GPU();
+  for (const int which : {6, 7}) check(kSmallHalves[which], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, StepsOfTwoHalvesMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : kHalves) check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
+}
+
 std::vector<float> flat_of(const State& state) {
   std::vector<float> values(state.parameters.flat().begin(), state.parameters.flat().end());
   for (const Parameters& slot : state.slots)
@@ -225,7 +255,7 @@ std::vector<float> bits_after(const NamedProblem& problem, Precision precision, 
 }
 TEST_P(ResidentColumns, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
-  for (const char* name : {kSmallColumns[0], kSmallColumns[3], kSmallColumnsWithSlots[2]}) {
+  for (const char* name : {kSmallColumns[0], kSmallColumns[3], kSmallColumnsWithSlots[2], kSmallHalves[3]}) {
     if (is_shortened() && name == kSmallColumns[0]) continue;
     const NamedProblem problem(name, fresh_seed());
     const std::int64_t steps = is_shortened() ? 4 : 700;
@@ -236,8 +266,9 @@ TEST_P(ResidentColumns, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
 }
 TEST_P(ResidentColumns, ANaNComesOutAsNaNLosses) {
   NEEDS_GPU();
-  for (const char* name : {kSmallColumns[1], kSmallColumns[3], kSmallColumnsWithSlots[0],
-                           kSmallColumnsWithRules[0], kSmallColumnsWithRules[1], kSmallColumnsWithRules[2]}) {
+  for (const char* name :
+       {kSmallColumns[1], kSmallColumns[3], kSmallColumnsWithSlots[0], kSmallColumnsWithRules[0],
+        kSmallColumnsWithRules[1], kSmallColumnsWithRules[2], kSmallHalves[1], kSmallHalves[3]}) {
     NotFiniteProblem problem(name);
     // Of an infinite output a loss over targets may be infinite.
     const bool is_few = is_shortened() || problem.workload.loss != Loss::kCrossEntropy;
@@ -278,6 +309,23 @@ TEST(ResidentColumnPlan, FitsTheDepthsThatItsBytesAllow) {
     }
   }
 }
+TEST(ResidentColumnPlan, BatchesOver32FitAtTheseWidthsAndDepths) {
+  for (int hidden = 1; hidden <= 7; ++hidden)
+    for (const Precision precision : {Precision::kFp16, Precision::kBf16})
+      for (const int width : {128, 256}) {
+        std::string name = "mlp-784";
+        for (int layer = 0; layer < hidden; ++layer) name += "x" + std::to_string(width);
+        const bool fits = width == 128 || hidden <= 3;
+        try {
+          const auto plan =
+              resident::make_column_plan(parse_workload_name(name + "x10-b64"), precision, kH200);
+          EXPECT_TRUE(fits) << name;
+          EXPECT_LE(plan.shared_bytes, kH200.shared_bytes) << name;
+        } catch (const UnsupportedError& error) {
+          EXPECT_FALSE(fits) << error.what();
+        }
+      }
+}
 TEST(ResidentColumnPlan, SaysWhatDoesNotFit) {
   const auto refusal = [](const char* name, Precision precision, resident::Limits limits = kH200) {
     try {
@@ -291,7 +339,8 @@ TEST(ResidentColumnPlan, SaysWhatDoesNotFit) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
   expect(refusal("mlp-784x256x10-b32", Precision::kTf32), "tf32");
-  expect(refusal("mlp-784x256x10-b33", Precision::kBf16), "batch size 33");
+  expect(refusal("mlp-784x256x10-b65", Precision::kBf16), "batch size 65, not up to 64");
+  expect(refusal("mlp-784x256x256x256x256x10-b33", Precision::kBf16), "bytes of shared memory");
   expect(refusal("mlp-784x264x10-b32", Precision::kBf16), "264, not up to 256");
   expect(refusal("mlp-900x256x10-b32", Precision::kBf16), "900 inputs");
   expect(refusal("mlp-784x256x17-b32", Precision::kBf16), "17 outputs");
@@ -336,6 +385,9 @@ TEST(ResidentColumnPlan, LaysOutWhatItCounts) {
   check_shape.operator()<ColumnShape{4, 16, 4, 49, 1, 1, 5}, false>();
   check_shape.operator()<ColumnShape{2, 8, 1, 3, 2, 2, 0, 2, 1}, true>();
   check_shape.operator()<ColumnShape{1, 8, 1, 3, 1, 0, 0, 3, 0}, true>();
+  check_shape.operator()<ColumnShape{3, 16, 4, 49, 3, 0, 0, 0, 0, 2}, true>();
+  check_shape.operator()<ColumnShape{5, 8, 1, 3, 5, 1, 0, 0, 0, 2}, false>();
+  check_shape.operator()<ColumnShape{1, 16, 1, 3, 1, 0, 0, 3, 1, 2}, true>();
 }
 
 }  // namespace

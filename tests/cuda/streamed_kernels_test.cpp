@@ -47,7 +47,7 @@ constexpr Case kCases[] = {
     {"mlp-784x6000x4000x4000x10-b32", Precision::kBf16, "HeldBf16, 1, 0"},
     {"mlp-784x8192x8192x8192x10-b32", Precision::kBf16, "Bf16, 1, 0"},
     {"mlp-784x2048x2048x10-b100", Precision::kBf16, "Bf16, 4, 0"},
-    {"mlp-784x4096x4096x4096x10-b32-adam", Precision::kBf16, "WithSlots<Bf16, Adam, 1>, 1, 2", true},
+    {"mlp-784x4096x4096x4096x10-b32-adam", Precision::kBf16, "WithSlots<Bf16, Adam, 1>, 1, 2"},
     {"mlp-784x4096x4096x4096x10-b32-momentum0.9", Precision::kFp32, "WithSlots<Fp32, Momentum, 2>, 1, 2"},
     {"mlp-33x40x17x5-b17-mse-adam", Precision::kTf32,
      "WithSlots<Tf32, Adam, 2, Loss::kMeanSquaredError>, 1, 1"},

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <future>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -235,6 +237,50 @@ TEST(StreamedSlotsPlan, CountsTheBytesOfAStep) {
   EXPECT_EQ(bytes("mlp-1000x2000x3000x10-b32-adam", Precision::kBf16), 26 * weights - 2 * 2e6);
   EXPECT_EQ(bytes("mlp-1000x2000x3000x10-b32-momentum0.9", Precision::kFp32), 20 * weights - 4 * 2e6);
 }
+
+#ifndef HEADROOM_EMULATED
+/// More of them only where they are to be kept; where the L2 is told what a variable says, the two that are timed so.
+TEST_P(StreamedSlots, RequestsCompileWithoutAGpu) {
+  const std::string folder = folder_of_kept_kernels();
+  std::vector<Case> all;
+  if (GetParam() == Precision::kBf16 || !folder.empty())
+    all.push_back({"mlp-784x4096x4096x4096x10-b32-adam", 0});
+  if (!folder.empty()) {
+    all.push_back({"mlp-784x2048x2048x2048x10-b32-adam", 0});
+  }
+  const int told = number_of_variable("HEADROOM_STREAMED_TOLD");
+  if (!folder.empty() && told < 0) {
+    for (const Case& of : kSmall) all.push_back(of);
+    for (const char* loss : {"mse-adam", "bce-adam"})
+      for (const auto& [name, members] : {Case{"mlp-33x40x17x5-b17-", 2}, {"mlp-20x40x70x100-b20-", 3}})
+        all.push_back({name + std::string(loss), members});
+  }
+  // Each kernel once, side by side.
+  std::map<std::string, Case> kernels;
+  for (const Case& of : all) {
+    const Workload workload = parse_workload_name(of.name);
+    streamed::Limits limits = kH200;
+    if (of.members > 0) limits.sm_count = of.members;
+    const auto found = streamed::plan_with_kernel(workload, GetParam(), limits, streamed::kUsualL2Bytes);
+    kernels.emplace(streamed::kernel_name(found.kernel), of);
+  }
+  std::vector<std::future<int>> registers;
+  for (const auto& [kernel, of] : kernels)
+    registers.push_back(std::async(std::launch::async, [&] {
+      return compile_streamed(parse_workload_name(of.name), GetParam(), kH200, folder,
+                              streamed::kUsualL2Bytes,
+                              {.most_members = of.members,
+                               .told = told,
+                               .quick = number_of_variable("HEADROOM_STREAMED_QUICK") > 0})
+          .registers;
+    }));
+  for (std::future<int>& of : registers) try {
+      EXPECT_GT(of.get(), 0);
+    } catch (const UnsupportedError& error) {
+      GTEST_SKIP() << error.what();
+    }
+}
+#endif
 
 }  // namespace
 }  // namespace headroom

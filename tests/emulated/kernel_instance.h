@@ -20,6 +20,7 @@ std::span<const KernelInstance> fp16_instances();
 std::span<const KernelInstance> bf16_instances();
 std::span<const KernelInstance> column_instances();
 std::span<const KernelInstance> column_rules_instances();
+std::span<const KernelInstance> column_halves_instances();
 std::span<const KernelInstance> slot_instances();
 
 }  // namespace headroom::emulated

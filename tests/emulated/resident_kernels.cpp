@@ -53,8 +53,9 @@ class Maker : public resident::KernelMaker {
   std::shared_ptr<const resident::PlanKernel> make(const resident::AnyPlan& plan,
                                                    Precision precision) const override {
     const std::string name = short_name(request_of(plan, precision, resident::PlanForm::kArgument).kernel);
-    for (const auto& instances : {fp32_instances(), tf32_instances(), fp16_instances(), bf16_instances(),
-                                  column_instances(), column_rules_instances(), slot_instances()})
+    for (const auto& instances :
+         {fp32_instances(), tf32_instances(), fp16_instances(), bf16_instances(), column_instances(),
+          column_rules_instances(), column_halves_instances(), slot_instances()})
       for (const KernelInstance& instance : instances)
         if (instance.name == name)
           return std::make_shared<Instance>(instance.function, threads_of(plan, precision));

@@ -135,7 +135,7 @@ jit::Request request(const ColumnPlan& plan, Precision precision, PlanForm) {
   std::string numbers;
   for (const int value :
        {shape.hidden, shape.members, shape.clusters, shape.input_pairs, shape.register_masters, shape.slots,
-        shape.memory_slots, shape.activation, shape.loss})
+        shape.memory_slots, shape.activation, shape.loss, shape.halves})
     numbers += (numbers.empty() ? "" : ", ") + number(value);
   jit::Request request;
   request.headers = {"resident/column_step.cuh"};
@@ -152,6 +152,8 @@ jit::Request request(const ColumnPlan& plan, Precision precision, PlanForm) {
     request.options = {"--prec-div=false", "--prec-sqrt=false", "--ftz=true"};
     request.most_local_bytes = 128;  // GELU at 256 columns; with Adam alone 8 there in fp16
   }
+  if (shape.halves > 1)
+    request.most_local_bytes = 128;  // at 256 columns, most of it addresses, which stay for the whole launch
   return request;
 }
 
@@ -180,10 +182,8 @@ jit::Request request(const SlotPlan& plan, Precision precision, PlanForm) {
 int threads(const BlockPlan&, Precision) { return kBlockStepThreads; }
 int threads(const PatchPlan&, Precision) { return kThreads; }
 int threads(const SlicePlan& plan, Precision precision) { return slice_threads(plan, precision); }
-template <class OtherPlan>
-int threads(const OtherPlan& plan, Precision) {
-  return plan.threads;
-}
+int threads(const ColumnPlan&, Precision) { return kColumnThreads; }
+int threads(const SlotPlan& plan, Precision) { return plan.threads; }
 
 }  // namespace
 
