@@ -46,7 +46,7 @@ WITHOUT_PTX = (
 LONGEST = "racecheck: cuda_resident_tests"
 # Tests that take minutes, as they compile with torch.compile: each is a job of its own.
 APART = (
-    "tests/python/test_captured_rows.py::test_set_up_is_cold_then_warm",
+    "tests/python/test_captured_rows.py::test_what_was_set_up_beside_others_is_found_alone_and_starts_no_compilers",
     "tests/python/test_captured_rows.py::test_this_process_assembles_like_pytorchs_compile_workers",
     "tests/python/test_worker_gpu.py::test_compiled_steps[pytorch-compile]",
     "tests/python/test_worker_gpu.py::test_compiled_steps[pytorch-compile-graph]",
