@@ -338,7 +338,8 @@ Check scale_check(std::span<const StepErrors> steps, std::span<const ScalePlace>
   if (places.empty()) return check;
   std::vector<double> scales(places.size());
   const auto median_of = [&](const auto& scale) {
-    for (std::size_t i = 0; i < places.size(); ++i) scales[i] = scale(steps[places[i].step], places[i].tensor);
+    for (std::size_t i = 0; i < places.size(); ++i)
+      scales[i] = scale(steps[places[i].step], places[i].tensor);
     return median_of_errors(scales);
   };
   check.error = std::abs(median_of(

@@ -20,7 +20,8 @@ template <typename Body>
 void parallel_for(std::int64_t count, std::int64_t chunk, const Body& body) {
   if (count <= 0) return;
   if (count <= chunk)
-    body(std::int64_t{0}, count);  // as most loops of a small network, which take no longer than to ask threads
+    body(std::int64_t{0},
+         count);  // as most loops of a small network, which take no longer than to ask threads
   else
     parallel_chunks(count, chunk, std::cref(body));
 }

@@ -103,9 +103,9 @@ HEADROOM_ALWAYS_INLINE void forward_tiles(const PaddedMatrix<T>& x, const Padded
   const T *right = weight.row(column), *own_bias = bias + column;
   const auto tile = [&]<int kRows>(std::integral_constant<int, kRows>, std::int64_t row)
                         __attribute__((always_inline)) {
-    dot_tile<T, kRows, kColumns>(x.row(row), x.stride, right, weight.stride, length, own_bias,
-                                 out.row(row) + column, out.stride);
-  };
+                          dot_tile<T, kRows, kColumns>(x.row(row), x.stride, right, weight.stride, length,
+                                                       own_bias, out.row(row) + column, out.stride);
+                        };
   std::int64_t row = 0;
   for (; row + kTile <= x.rows; row += kTile) tile(std::integral_constant<int, kTile>{}, row);
   if (x.rows - row == 3) tile(std::integral_constant<int, 3>{}, row);
@@ -176,8 +176,8 @@ HEADROOM_VERSIONS void scaled_rows(const double* a, std::int64_t a_row, std::int
                                    std::int64_t c_stride, std::int64_t row_begin, std::int64_t row_end,
                                    std::int64_t column_begin, std::int64_t column_end) {
   constexpr int kTile = 4;
-  const auto panels = [&]<int kRows>(std::integral_constant<int, kRows>, std::int64_t row)
-                          __attribute__((always_inline)) {
+  const auto panels = [&]<int kRows>(std::integral_constant<int, kRows>,
+                                     std::int64_t row) __attribute__((always_inline)) {
     for (std::int64_t column = column_begin; column < column_end; column += kPanel) {
       const std::int64_t columns = std::min(kPanel, column_end - column);
       double* out = c + row * c_stride + column;

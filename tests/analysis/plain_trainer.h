@@ -122,8 +122,7 @@ class PlainGradient {
       if (!arithmetic_.leaves_bias_terms) bias_sums(gradient, out, bias_gradient);
       product(gradient, 1, out, unrounded ? last_input_ : values_[layer], in, out, in, batch,
               weight_gradient);
-      if (is_autocast() && !arithmetic_.leaves_weight_gradient)
-        round_all({weight_gradient, bias_gradient});
+      if (is_autocast() && !arithmetic_.leaves_weight_gradient) round_all({weight_gradient, bias_gradient});
       for (float* value = weight_gradient; value != bias_gradient; ++value) *value /= scale_;
       if (layer > 0) gradient = input_gradient(parameters, layer, gradient);
     }
@@ -219,8 +218,7 @@ class PlainGradient {
     const std::span<const float> weight = parameters.weight(layer), bias = parameters.bias(layer);
     turned_.resize(weight.size());
     for (int o = 0; o < width; ++o)
-      for (int i = 0; i < in; ++i)
-        turned_[i * width + o] = weight[o * in + i];
+      for (int i = 0; i < in; ++i) turned_[i * width + o] = weight[o * in + i];
     if (has_16_bits() && !unrounded) round_all_weights(turned_);
     Matrix &out = values_[layer + 1], &sums = sums_[layer + 1];
     out.resize(static_cast<std::size_t>(workload_.batch_size) * width);

@@ -403,10 +403,9 @@ TEST(TiledSchedule, TeamsTakeTurnsAndKnowWhatPassesBetween) {
     for (const auto& list : schedule.lists) {
       ASSERT_EQ(list.size() % static_cast<std::size_t>(work.tiling.teams), 0u);
       for (std::size_t i = 0; i < list.size(); ++i)
-        EXPECT_EQ(list[i].stages_of_others,
-                  work.tiling.teams == 1
-                      ? 0
-                      : stages_of(list[(i + 1) % list.size()], work.tiling.slabs_of_stage));
+        EXPECT_EQ(
+            list[i].stages_of_others,
+            work.tiling.teams == 1 ? 0 : stages_of(list[(i + 1) % list.size()], work.tiling.slabs_of_stage));
     }
   });
 }
