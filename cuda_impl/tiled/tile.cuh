@@ -178,8 +178,13 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
     once_there();
     machine::wgmma_fence();
     multiply_slab(a, b, first == 0 ? 0 : 1);
-    if constexpr (S::kSlabs == 2)
-      if (first + 1 < slabs) multiply_slab(a + kSlabA, b + kSlabB, 1);
+    if constexpr (S::kSlabs == 2) {  // the fences are where the compiler would put them, and say so
+      if (first + 1 < slabs) {
+        machine::wgmma_fence();
+        multiply_slab(a + kSlabA, b + kSlabB, 1);
+      }
+      machine::wgmma_fence();
+    }
     machine::wgmma_commit();
   };
   multiply_stage(0, ready);
