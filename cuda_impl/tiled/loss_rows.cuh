@@ -63,7 +63,7 @@ MACHINE_DEVICE void with_loss_over_targets(Loss loss, const Work& work) {
     work([](float output, float target) { return rules::binary_cross_entropy(output, target); });
 }
 
-/// The same with a loss over targets.
+/// As cross_entropy_of_row(), of a loss over targets.
 template <int kPieces>
 MACHINE_DEVICE float loss_of_row(float2 (&z)[kPieces], Loss loss, int outputs, int first,
                                  const float* targets, float scale) {

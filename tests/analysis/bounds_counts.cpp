@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <utility>
 
 #include "json/reader.h"
 
@@ -27,6 +28,19 @@ constexpr NamedFaultCount kOfFault[] = {{"caught", &Counts::OfFault::caught},
                                         {"missed", &Counts::OfFault::missed},
                                         {"cannot_be_checked", &Counts::OfFault::cannot_be_checked},
                                         {"invisible", &Counts::OfFault::invisible}};
+
+/// In order, and those that follow each other as one.
+std::vector<NetworkRange> joined(std::vector<NetworkRange> ranges) {
+  std::ranges::sort(ranges, {}, [](const NetworkRange& range) { return std::pair(range.seed, range.first); });
+  std::vector<NetworkRange> result;
+  for (const NetworkRange& range : ranges)
+    if (!result.empty() && result.back().seed == range.seed &&
+        result.back().first + result.back().count == range.first)
+      result.back().count += range.count;
+    else
+      result.push_back(range);
+  return result;
+}
 
 }  // namespace
 
@@ -60,6 +74,7 @@ void BoundsCounts::add(const BoundsCounts& other) {
                                       " of seed " + std::to_string(range.seed) + " in '" + one.name +
                                       "' is counted already");
     own->ranges.insert(own->ranges.end(), one.ranges.begin(), one.ranges.end());
+    own->ranges = joined(std::move(own->ranges));
     own->counts.add(one.counts);
   }
   *this = std::move(total);

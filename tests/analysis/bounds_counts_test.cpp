@@ -39,6 +39,19 @@ TEST(BoundsCounts, OfTwoPartsAreAdded) {
   EXPECT_EQ(of_class.faults.at("NaN").caught, 60);
 }
 
+TEST(BoundsCounts, RangesThatFollowEachOtherAreOne) {
+  BoundsCounts total = some_counts(1, 30, 20);
+  total.add(some_counts(1, 60, 10));
+  total.add(some_counts(2, 50, 10));
+  total.add(some_counts(1, 0, 30));
+  const std::vector<NetworkRange>& ranges = total.classes.front().ranges;
+  ASSERT_EQ(ranges.size(), 3u);
+  EXPECT_EQ(ranges[0].first, 0);
+  EXPECT_EQ(ranges[0].count, 50);
+  EXPECT_EQ(ranges[1].first, 60);
+  EXPECT_EQ(ranges[2].seed, 2u);
+}
+
 TEST(BoundsCounts, ANetworkIsNotCountedTwice) {
   BoundsCounts total = some_counts(1, 0, 30);
   EXPECT_THROW(total.add(some_counts(1, 29, 5)), std::invalid_argument);
