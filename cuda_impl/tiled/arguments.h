@@ -74,9 +74,6 @@ struct Arguments {
   const rules::UpdateFactors* factors;  ///< of each step of the launch
   float gradient_scale;  ///< of the loss: one over what the mean divides by, times fp16's loss scale
   float inverse_loss_scale;
-  Activation activation;
-  Loss loss;
-  std::int32_t slots;
 
   std::int32_t stages;  ///< of the portable kernel's ring
   std::int64_t first_step;
@@ -86,7 +83,7 @@ struct Arguments {
   std::uint64_t wait_nanoseconds;
   std::uint64_t* least_report;  ///< of waits that have run out (waits.h); all ones before
   std::uint64_t* report;        ///< in the host's memory: 0, or the wait that ended the launch
-  TaskTimes* times;             ///< [tasks], of the launch's last step; or null
+  TaskTimes* times;             ///< [tasks], of the launch's last step; or null, as with a kernel that is not timed
 };
 
 /// Counters in lines of their own.

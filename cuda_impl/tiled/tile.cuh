@@ -22,33 +22,24 @@ using machine::Factor;
 using machine::kTilePanelBytes;
 using machine::shared_address;
 
-/// One of kTilings, and what a thread block is made of with it.
-template <int kGroupsOfTeam, int kTileColumns, int kTeamsOfBlock, int kSlabsOfStage>
+/// A tiling, and what a thread block is made of with it.
+template <Tiling kTilingOfBlock, bool kIsTimed, bool kHasWholeTiles>
 struct Shape {
-  static constexpr Tiling kTiling = wgmma_tiling(kGroupsOfTeam, kTileColumns, kTeamsOfBlock, kSlabsOfStage);
-  static constexpr int kSlabs = kSlabsOfStage;
-  static constexpr int kGroups = kGroupsOfTeam, kColumns = kTileColumns, kTeams = kTeamsOfBlock;
+  static constexpr Tiling kTiling = kTilingOfBlock;
+  static constexpr bool kTimed = kIsTimed, kWholeTiles = kHasWholeTiles;  // as KernelRules says
+  static constexpr int kSlabs = kTiling.slabs_of_stage;
+  static constexpr int kGroups = kTiling.groups, kColumns = kTiling.columns, kTeams = kTiling.teams;
   static constexpr int kRows = kTiling.rows(), kTeam = kTiling.team_threads(),
                        kConsumers = kTiling.consumers();
   static constexpr int kWarpgroups = kGroups * kTeams;
-  // Two warps fetch, but registers are handed out, and handed on, by warpgroups.
-  static constexpr int kThreads = kConsumers + machine::kWarpgroup;
+  static constexpr int kThreads = threads_of(kTiling);
   static constexpr int kSums = kColumns / 2;   // of a thread
   static constexpr int kPairs = kColumns / 4;  // packed
   static constexpr int kRowPanels = kRows / kPanel, kColumnPanels = kColumns / kPanel;
 
-  // Shared memory.
-  static constexpr int kRowsBytes = kRowPanels * kSlabs * kTilePanelBytes,
-                       kColumnsBytes = kColumnPanels * kSlabs * kTilePanelBytes;
-  static constexpr int kStageBytes = kRowsBytes + kColumnsBytes;
-  static constexpr int kStagingBytes = kColumnPanels * kTilePanelBytes;
-  static constexpr int kOnesBytes = 8 * machine::kPanelRowBytes;
-  static constexpr int kBarrierBytes = 1024;
-  static constexpr int kLimit =
-      232448 - 1024;  // of a thread block on sm_90, and to begin at a multiple of 1024
-  static constexpr int kFitting =
-      (kLimit - kWarpgroups * kStagingBytes - kOnesBytes - kBarrierBytes) / kStageBytes;
-  static constexpr int kStages = kFitting < 12 ? kFitting : 12;
+  static constexpr WgmmaMemory kMemory = wgmma_memory(kTiling);
+  static constexpr int kRowsBytes = kMemory.rows_bytes, kColumnsBytes = kMemory.columns_bytes,
+                       kStageBytes = kMemory.stage_bytes(), kStages = kMemory.stages;
   static_assert(kStages >= 4 && (kTeams == 1 || kGroups == 1));
 };
 
@@ -56,11 +47,11 @@ template <class S>
 struct SharedMemory {
   unsigned char ring[S::kStages]
                     [S::kStageBytes];  // a stage: panels of the rows' factor, then of the columns'
-  unsigned char staging[S::kWarpgroups][S::kStagingBytes];
-  std::uint32_t ones[S::kOnesBytes / 4];  // a factor, in pairs
+  unsigned char staging[S::kWarpgroups][S::kMemory.staging_bytes];
+  std::uint32_t ones[WgmmaMemory::kOnesBytes / 4];  // a factor, in pairs
   std::uint64_t full[S::kStages], free[S::kStages], turn[2];
   float sums[S::kWarpgroups][8];  // of warps
-  unsigned char rest[S::kBarrierBytes - (2 * S::kStages + 2) * 8 - S::kWarpgroups * 32];
+  unsigned char rest[WgmmaMemory::kBarrierBytes - (2 * S::kStages + 2) * 8 - S::kWarpgroups * 32];
 };
 
 // ---- the multiplying threads
@@ -112,6 +103,7 @@ struct Worker {
 
 template <class S>
 MACHINE_DEVICE void mark(const Worker<S>& worker, std::uint64_t TaskTimes::* time) {
+  if constexpr (!S::kTimed) return;
   if (worker.timed >= 0) worker.waiter.arguments.times[worker.timed].*time = machine::nanoseconds();
 }
 
@@ -242,8 +234,8 @@ MACHINE_DEVICE void keep_columns(uint4& words, int columns) {
   };
   words = make_uint4(kept(words.x, 0), kept(words.y, 2), kept(words.z, 4), kept(words.w, 6));
 }
-/// The warpgroup's 64 rows, packed in `held`, to their place.
-template <class S, int kWords>
+/// The warpgroup's 64 rows, packed in `held`, to their place. kWhole: they end where the matrix does, or before.
+template <bool kWhole, class S, int kWords>
 MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&held)[kWords],
                                const Place& place) {
   const machine::Lane lane = worker.lane();
@@ -264,8 +256,8 @@ MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&he
           static_cast<std::uint32_t>(row * machine::kPanelRowBytes + ((piece ^ (row & 7)) << 4)));
       const int to_row = place.row + kPanel * worker.group() + row,
                 to_column = place.column + kPanel * panel + 8 * piece;
-      keep_columns(words, place.columns_of_matrix - to_column);
-      if (to_row < place.rows_of_matrix && to_column < place.columns_of_matrix)
+      if constexpr (!kWhole) keep_columns(words, place.columns_of_matrix - to_column);
+      if (kWhole || (to_row < place.rows_of_matrix && to_column < place.columns_of_matrix))
         __stcg(reinterpret_cast<uint4*>(matrix + std::int64_t{to_row} * place.matrix.pitch + to_column),
                words);
     }

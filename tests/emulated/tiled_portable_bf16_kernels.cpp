@@ -1,0 +1,9 @@
+#include "tiled_instances.h"
+
+namespace headroom::emulated {
+
+const void* tiled_portable_bf16_instance(const tiled::KernelShape& shape) {
+  return tiled_instance<tiled::PortableBf16, tiled::kPortableTilings>(shape);
+}
+
+}  // namespace headroom::emulated
