@@ -68,8 +68,8 @@ jit::Request compiled_request(const KernelShape& shape) {
                    ", " + format_of(shape) + ", " + text_of(shape.rules) + ">";
   request.name = "cuda-tiled " + std::string(portable ? "portable, " : "") +
                  std::string(to_string(shape.precision)) + ", tiles of " + number(shape.tiling.rows()) + "x" +
-                 number(shape.tiling.columns) + ", " + std::string(to_string(shape.rules.activation)) +
-                 ", " + std::string(to_string(shape.rules.loss)) + ", " + number(shape.rules.slots) +
+                 number(shape.tiling.columns) + ", " + std::string(to_string(shape.rules.activation)) + ", " +
+                 std::string(to_string(shape.rules.loss)) + ", " + number(shape.rules.slots) +
                  (shape.rules.slots == 1 ? " slot" : " slots");
   request.argument_type = ours("Arguments");
   request.argument_bytes = sizeof(Arguments);
@@ -85,13 +85,12 @@ std::unique_ptr<TiledTrainer> make_compiled_tiled_trainer(const Workload& worklo
                                                           const DatasetView& data, const Parameters& initial,
                                                           int device, const std::string& cache_folder,
                                                           const TiledOptions& options) {
-  return make_tiled_trainer(workload, precision, data, initial, device, options,
-                            [&](const KernelShape& shape) {
-                              const DeviceInfo info = device_info(device);
-                              return jit::ready(compiled(
-                                  compiled_request(shape), {.major = info.compute_major, .minor = info.compute_minor},
-                                  cache_folder));
-                            });
+  return make_tiled_trainer(
+      workload, precision, data, initial, device, options, [&](const KernelShape& shape) {
+        const DeviceInfo info = device_info(device);
+        return jit::ready(compiled(compiled_request(shape),
+                                   {.major = info.compute_major, .minor = info.compute_minor}, cache_folder));
+      });
 }
 
 jit::Request tiled_request(const Workload& workload, Precision precision, const TiledTarget& target,

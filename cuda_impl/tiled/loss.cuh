@@ -52,7 +52,7 @@ struct OutputRows {
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         of_row[half] = loss_of_row<kLoss>(z[half], last.out, first, a.targets + of[half].sample * last.out,
-                                   a.gradient_scale);
+                                          a.gradient_scale);
     }
     float loss = 0;
 #pragma unroll
@@ -115,9 +115,10 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>
     const SampleRow row(a, step, first_row + of_part);
     if (!row.inside) continue;
     auto* to = reinterpret_cast<uint2*>(a.output_gradient + std::int64_t{row.row} * pitch);
-    loss += loss_of_outputs<kLoss>(a, row, outputs, lane, [&](int column, float x, float y, float z, float w) {
-      to[column / 4] = make_uint2(Format::pack(x, y), Format::pack(z, w));
-    });
+    loss +=
+        loss_of_outputs<kLoss>(a, row, outputs, lane, [&](int column, float x, float y, float z, float w) {
+          to[column / 4] = make_uint2(Format::pack(x, y), Format::pack(z, w));
+        });
   }
   mark(worker, &TaskTimes::products);
   keep_loss<S>(a, worker, step, first_row, kRowsOfLoss, loss);

@@ -135,33 +135,33 @@ MACHINE_DEVICE float loss_of_outputs(const Arguments& a, const SampleRow& row, i
     const float* targets = a.targets + row.sample * outputs;
     float sum = 0;
 #pragma unroll 1
-      for (int begin = 4 * lane; begin < pitch; begin += 128 * kQuads) {
-        float4 four[kQuads];
-        float wanted[kQuads][4];
+    for (int begin = 4 * lane; begin < pitch; begin += 128 * kQuads) {
+      float4 four[kQuads];
+      float wanted[kQuads][4];
 #pragma unroll
-        for (int quad = 0; quad < kQuads; ++quad) {
-          const int column = begin + 128 * quad;
-          four[quad] =
-              column < pitch ? __ldcg(reinterpret_cast<const float4*>(z + column)) : make_float4(0, 0, 0, 0);
+      for (int quad = 0; quad < kQuads; ++quad) {
+        const int column = begin + 128 * quad;
+        four[quad] =
+            column < pitch ? __ldcg(reinterpret_cast<const float4*>(z + column)) : make_float4(0, 0, 0, 0);
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            wanted[quad][i] = column + i < outputs ? __ldg(targets + column + i) : 0.0f;
-        }
-#pragma unroll
-        for (int quad = 0; quad < kQuads; ++quad) {
-          const int column = begin + 128 * quad;
-          if (column >= pitch) continue;
-          const auto gradient = [&](float output, int i) {
-            if (column + i >= outputs) return 0.0f;
-            const rules::LossTerm term = rules::loss_term(kLoss, output, wanted[quad][i]);
-            sum += term.loss;
-            return term.gradient * a.gradient_scale;
-          };
-          const float x = gradient(four[quad].x, 0), y = gradient(four[quad].y, 1),
-                      third = gradient(four[quad].z, 2), w = gradient(four[quad].w, 3);
-          store(column, x, y, third, w);
-        }
+        for (int i = 0; i < 4; ++i)
+          wanted[quad][i] = column + i < outputs ? __ldg(targets + column + i) : 0.0f;
       }
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) {
+        const int column = begin + 128 * quad;
+        if (column >= pitch) continue;
+        const auto gradient = [&](float output, int i) {
+          if (column + i >= outputs) return 0.0f;
+          const rules::LossTerm term = rules::loss_term(kLoss, output, wanted[quad][i]);
+          sum += term.loss;
+          return term.gradient * a.gradient_scale;
+        };
+        const float x = gradient(four[quad].x, 0), y = gradient(four[quad].y, 1),
+                    third = gradient(four[quad].z, 2), w = gradient(four[quad].w, 3);
+        store(column, x, y, third, w);
+      }
+    }
     loss = sum / static_cast<float>(outputs);
   }
   return loss;

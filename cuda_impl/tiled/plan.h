@@ -190,11 +190,11 @@ constexpr WgmmaMemory wgmma_memory(const Tiling& tiling) {
 struct PortableNumbers {
   int value_bytes;
   int inner_of_step;
-  int most_groups;   ///< of warps that share out an inner index
-  int apart;         ///< bytes between turned lines
-  int apart_of_four; ///< behind every four plain lines
-  int least_stage;   ///< bytes of a stage: of small tiles as many slabs as fit
-  int band_pad;      ///< values behind a row of a band
+  int most_groups;    ///< of warps that share out an inner index
+  int apart;          ///< bytes between turned lines
+  int apart_of_four;  ///< behind every four plain lines
+  int least_stage;    ///< bytes of a stage: of small tiles as many slabs as fit
+  int band_pad;       ///< values behind a row of a band
 };
 constexpr PortableNumbers portable_numbers(Precision precision) {
   if (precision == Precision::kFp32)
@@ -238,8 +238,8 @@ constexpr int larger(int a, int b) { return a < b ? b : a; }
 /// What a thread block of the portable kernel has: a ring of stages, and what is beside it.
 struct PortableMemory {
   int stage_bytes;
-  int staged_floats;     ///< of a band, of each group of warps
-  int beside_the_ring;   ///< with what it takes to begin at a multiple of kAlignment
+  int staged_floats;    ///< of a band, of each group of warps
+  int beside_the_ring;  ///< with what it takes to begin at a multiple of kAlignment
 
   static constexpr int kAlignment = 128, kOutputsPitch = kOutputsOfTile + 4;
 };

@@ -17,8 +17,6 @@
 // those who multiply, who read slopes and biases.
 #pragma once
 
-#include <cstddef>
-
 #include "rules/activation.cuh"
 #include "rules/optimizer.cuh"
 #include "tiled/loss_rows.cuh"
@@ -397,8 +395,7 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
     if constexpr (kLoss == Loss::kCrossEntropy)
       of_row = cross_entropy_of_row(z, last.out, first, a.labels[row.sample], a.gradient_scale);
     else
-      of_row =
-          loss_of_row<kLoss>(z, last.out, first, a.targets + row.sample * last.out, a.gradient_scale);
+      of_row = loss_of_row<kLoss>(z, last.out, first, a.targets + row.sample * last.out, a.gradient_scale);
     if (row.inside && first == 0) loss += of_row;
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
@@ -468,8 +465,8 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, PortableW
   const SampleRow row(a, step, first_row + worker.warp);
   float loss = 0;
   if (row.inside)
-    loss =
-        loss_of_outputs<kLoss>(a, row, layer.out, worker.lane, [&](int column, float x, float y, float z, float w) {
+    loss = loss_of_outputs<kLoss>(
+        a, row, layer.out, worker.lane, [&](int column, float x, float y, float z, float w) {
           S::Format::store_unrounded(place_in<typename S::Value>(layer.gradient_rows, 0, row.row, column),
                                      make_float4(x, y, z, w));
         });
@@ -773,7 +770,8 @@ template <Tiling kTiling, class Format, KernelRules kRules>
 __global__ void __launch_bounds__(threads_of(kTiling), 1)
     train_portable_kernel(const __grid_constant__ Arguments a) {
   using S = PortableShape<Format, kTiling, kRules.timed>;
-  static_assert(offsetof(PortableBlock<S>, ring) + PortableMemory::kAlignment == S::kMemory.beside_the_ring);
+  static_assert(sizeof(PortableBlock<S>) ==
+                S::kMemory.beside_the_ring);  // `ring` takes as many as kAlignment
   unsigned char* begin = machine::shared_memory();
   begin += (0u - machine::shared_address(begin)) & (PortableMemory::kAlignment - 1u);
   auto& memory = *reinterpret_cast<PortableBlock<S>*>(begin);

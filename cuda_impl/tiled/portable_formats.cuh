@@ -28,7 +28,8 @@ template <class Format, int kTileRows, int kTileColumns>
 struct Split {
   static constexpr int kRows = kTileRows, kColumns = kTileColumns;
   static constexpr PortableSplit kSplit = portable_split(Format::kNumbers, kRows, kColumns);
-  static constexpr int kGroups = kSplit.groups, kWarpRows = kSplit.warp_rows, kWarpColumns = kSplit.warp_columns;
+  static constexpr int kGroups = kSplit.groups, kWarpRows = kSplit.warp_rows,
+                       kWarpColumns = kSplit.warp_columns;
   static constexpr int kAcross = kColumns / kWarpColumns, kWarps = kRows / kWarpRows * kAcross;  // of a group
   static_assert(kWarps * kGroups == 8);
 

@@ -175,8 +175,8 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
     }
   }
   store_tile<S::kWholeTiles>(worker, held,
-             Place{a.layer[task.layer + 1].input_rows, step.parity, S::kRows * task.row,
-                   S::kColumns * task.column, a.batch, layer.out});
+                             Place{a.layer[task.layer + 1].input_rows, step.parity, S::kRows * task.row,
+                                   S::kColumns * task.column, a.batch, layer.out});
   if (worker.leads()) signal(a, task, 0, 1);
 }
 
@@ -202,8 +202,8 @@ struct Slopes {
   }
   /// held = sums times slopes, rounded.
   template <class Format>
-  MACHINE_DEVICE void apply(const LayerArguments& layer, const Task& task, const Worker<S>& worker, const float (&sums)[S::kSums],
-                            std::uint32_t (&held)[S::kPairs]) const {
+  MACHINE_DEVICE void apply(const LayerArguments& layer, const Task& task, const Worker<S>& worker,
+                            const float (&sums)[S::kSums], std::uint32_t (&held)[S::kPairs]) const {
     if constexpr (kRelu) {
       machine::masked<Format>(sums, mask, held);
     } else {
@@ -293,25 +293,30 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
 // ---- weight gradient and update
 
 /// A thread's weights of a tile with their slots, in quads of 2 rows by 2 columns: what the same thread has written in the step before.
-/// All are asked for before the product where there are registers for them; else, with slots, a part ahead of what is updated.
+/// All are asked for before the product where there are registers for them; else, with slots, a part of them, and each part while the one before
+/// it is updated.
 template <class S, int kSlots, int kColumns = S::kColumns>
 struct Weights {
-  static constexpr int kQuads = kColumns / 8, kPart = S::kTeams == 1 ? 4 : 2;
+  static constexpr int kQuads = kColumns / 8;
   static constexpr bool kAllEarly = kSlots == 0 || kColumns <= kColumnsOfUpdate;
-  float4 masters[kAllEarly ? kQuads : 1], slots[kSlots == 0 ? 1 : kSlots][kAllEarly && kSlots > 0 ? kQuads : 1];
+  static constexpr int kPart = kAllEarly ? kQuads : S::kTeams == 1 ? 4 : 2, kParts = kAllEarly ? 1 : 2;
+  struct Part {
+    float4 masters[kPart], slots[kSlots == 0 ? 1 : kSlots][kPart];
+    MACHINE_DEVICE void load(const Weights& weights, const LayerArguments& layer, int first) {
+      weights.load_quads(layer.masters, first, masters);
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) weights.load_quads(layer.slots[slot], first, slots[slot]);
+    }
+  };
+  Part parts[kParts];
   std::int64_t begin;
 
   /// From column `first_column` of the tile on.
   MACHINE_DEVICE void load(const LayerArguments& layer, const Task& task, const Worker<S>& worker,
-                           int first_column = 0) {
+                           int first_column) {
     const std::int64_t tile = std::int64_t{task.row} * layer.in_tiles + task.column;
     begin = (tile * (S::kColumns / 8) + first_column / 8) * S::kTeam + worker.thread();
-    if constexpr (kAllEarly) {
-      load_quads<kQuads>(layer.masters, 0, masters);
-      if constexpr (kSlots > 0)
-#pragma unroll
-        for (int slot = 0; slot < kSlots; ++slot) load_quads<kQuads>(layer.slots[slot], 0, slots[slot]);
-    }
+    parts[0].load(*this, layer, 0);
   }
 
   /// held: the new weights as they enter products.
@@ -319,38 +324,19 @@ struct Weights {
   MACHINE_DEVICE void update_all(const Arguments& a, const LayerArguments& layer,
                                  const rules::UpdateFactors& factors, const float (&sums)[4 * kQuads],
                                  std::uint32_t (&held)[2 * kQuads]) {
-    if constexpr (kAllEarly) {
 #pragma unroll
-      for (int j = 0; j < kQuads; ++j)
-        update_quad<Format>(a, layer, factors, sums, held, j, masters[j], slots[0][kSlots > 0 ? j : 0],
-                            slots[kSlots > 1 ? 1 : 0][kSlots > 0 ? j : 0]);
-    } else {
-      Part parts[2];
-      parts[0].load(*this, layer, 0);
-#pragma unroll
-      for (int j = 0; j < kQuads; ++j) {
-        if (j % kPart == 0 && j + kPart < kQuads) parts[(j / kPart + 1) % 2].load(*this, layer, j + kPart);
-        Part& part = parts[j / kPart % 2];
-        update_quad<Format>(a, layer, factors, sums, held, j, part.masters[j % kPart],
-                                    part.slots[0][j % kPart], part.slots[kSlots - 1][j % kPart]);
-      }
+    for (int j = 0; j < kQuads; ++j) {
+      if (j % kPart == 0 && j + kPart < kQuads) parts[(j / kPart + 1) % kParts].load(*this, layer, j + kPart);
+      Part& part = parts[j / kPart % kParts];
+      update_quad<Format>(a, layer, factors, sums, held, j, part.masters[j % kPart], part.slots[0][j % kPart],
+                          part.slots[kSlots > 1 ? 1 : 0][j % kPart]);
     }
   }
 
  private:
-  struct Part {
-    float4 masters[kPart], slots[kSlots == 0 ? 1 : kSlots][kPart];
-    MACHINE_DEVICE void load(const Weights& weights, const LayerArguments& layer, int first) {
-      weights.load_quads<kPart>(layer.masters, first, masters);
+  MACHINE_DEVICE void load_quads(const float4* from, int first, float4 (&quads)[kPart]) const {
 #pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot)
-        weights.load_quads<kPart>(layer.slots[slot], first, slots[slot]);
-    }
-  };
-  template <int kCount>
-  MACHINE_DEVICE void load_quads(const float4* from, int first, float4 (&quads)[kCount]) const {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) quads[j] = __ldcg(from + begin + (first + j) * S::kTeam);
+    for (int j = 0; j < kPart; ++j) quads[j] = __ldcg(from + begin + (first + j) * S::kTeam);
   }
   template <class Format>
   MACHINE_DEVICE void update_quad(const Arguments& a, const LayerArguments& layer,
@@ -376,25 +362,41 @@ struct Weights {
   }
 };
 
-/// The biases of the tile's rows, by the lanes that hold their gradients' first sums.
+/// The biases of the tile's rows with their slots, in the lanes that hold their gradients' first sums.
 template <class S, int kSlots>
-MACHINE_DEVICE void update_biases(const Arguments& a, const LayerArguments& layer, const Task& task,
-                                  const Worker<S>& worker, const rules::UpdateFactors& factors,
-                                  const float (&row_sums)[4]) {
-  if (worker.lane().first_column() != 0) return;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = S::kRows * task.row + worker.row_of_tile() + 8 * half;
-    if (row >= layer.out) continue;
-    float value = __ldcg(layer.bias + row), slots[2] = {};
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) slots[slot] = __ldcg(layer.bias_slots[slot] + row);
-    update<kSlots>(factors, a.inverse_loss_scale * row_sums[2 * half], value, slots[0], slots[1]);
-    __stcg(layer.bias + row, value);
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) __stcg(layer.bias_slots[slot] + row, slots[slot]);
+struct RowBiases {
+  float values[2] = {}, slots[kSlots == 0 ? 1 : kSlots][2] = {};
+
+  MACHINE_DEVICE static bool are_here(const Worker<S>& worker) { return worker.lane().first_column() == 0; }
+  MACHINE_DEVICE static int row(const Task& task, const Worker<S>& worker, int half) {
+    return S::kRows * task.row + worker.row_of_tile() + 8 * half;
   }
-}
+  MACHINE_DEVICE void load(const LayerArguments& layer, const Task& task, const Worker<S>& worker) {
+    if (!are_here(worker)) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {  // all rows of tiles have a place
+      const int at = row(task, worker, half);
+      values[half] = __ldcg(layer.bias + at);
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) slots[slot][half] = __ldcg(layer.bias_slots[slot] + at);
+    }
+  }
+  MACHINE_DEVICE void update_all(const Arguments& a, const LayerArguments& layer, const Task& task,
+                                 const Worker<S>& worker, const rules::UpdateFactors& factors,
+                                 const float (&row_sums)[4]) {
+    if (!are_here(worker)) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int at = row(task, worker, half);
+      if (at >= layer.out) continue;
+      update<kSlots>(factors, a.inverse_loss_scale * row_sums[2 * half], values[half], slots[0][half],
+                     slots[kSlots > 1 ? 1 : 0][half]);
+      __stcg(layer.bias + at, values[half]);
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) __stcg(layer.bias_slots[slot] + at, slots[slot][half]);
+    }
+  }
+};
 
 /// The step's loss from its parts, in an order that is always the same. By the task that is the first to know that all are there.
 template <class S>
@@ -454,24 +456,39 @@ MACHINE_DEVICE void weight_gradient_part(const Arguments& a, const Task& task, W
   if (worker.leads()) signal(a, task, 0, 1);
 }
 
-/// Columns of a tile's weights from `first_column` on, and the biases of its rows, by their gradients' sums.
+/// What an update takes beside gradients: asked for before the product, as a round trip to the L2 behind it would be for nothing else.
+template <class S, int kSlots, int kColumns>
+struct UpdateInputs {
+  rules::UpdateFactors factors;
+  Weights<S, kSlots, kColumns> weights;
+  RowBiases<S, kSlots> biases;
+  int first_column;
+
+  MACHINE_DEVICE UpdateInputs(const Arguments& a, const Task& task, const Worker<S>& worker,
+                              const StepPlace& step, int first_column_of_tile)
+      : factors(factors_of(a, step)), first_column(first_column_of_tile) {
+    const LayerArguments& layer = a.layer[task.layer];
+    weights.load(layer, task, worker, first_column);
+    if (has_biases(task) && first_column == 0) biases.load(layer, task, worker);
+  }
+};
+
+/// Columns of a tile's weights, and the biases of its rows, by their gradients' sums.
 template <class S, class Format, int kSlots, int kColumns>
 MACHINE_DEVICE void update_columns(const Arguments& a, const Task& task, const Worker<S>& worker,
-                                   const StepPlace& step, Weights<S, kSlots, kColumns>& weights,
-                                   const float (&sums)[kColumns / 2], const float (&row_sums)[4],
-                                   int first_column) {
+                                   const StepPlace& step, UpdateInputs<S, kSlots, kColumns>& inputs,
+                                   const float (&sums)[kColumns / 2], const float (&row_sums)[4]) {
   const LayerArguments& layer = a.layer[task.layer];
-  const rules::UpdateFactors factors = factors_of(a, step);
   std::uint32_t held[kColumns / 4];
-  weights.template update_all<Format>(a, layer, factors, sums, held);
-  if (has_biases(task) && first_column == 0)
-    update_biases<S, kSlots>(a, layer, task, worker, factors, row_sums);
+  inputs.weights.template update_all<Format>(a, layer, inputs.factors, sums, held);
+  const bool is_first = inputs.first_column == 0;
+  if (has_biases(task) && is_first)
+    inputs.biases.update_all(a, layer, task, worker, inputs.factors, row_sums);
   store_tile<false>(worker, held,
-             Place{layer.weight_rows, step.parity ^ 1, S::kRows * task.row,
-                   S::kColumns * task.column + first_column, layer.out, layer.in});
+                    Place{layer.weight_rows, step.parity ^ 1, S::kRows * task.row,
+                          S::kColumns * task.column + inputs.first_column, layer.out, layer.in});
   if (worker.leads()) signal(a, task, 0, 1);
-  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && first_column == 0 &&
-      worker.group() == 0)
+  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && is_first && worker.group() == 0)
     finish_loss<S>(a, worker, step);
 }
 
@@ -479,10 +496,9 @@ template <class S, class Format, int kSlots>
 MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker,
                                          const StepPlace& step) {
   float sums[S::kSums], row_sums[4];
-  Weights<S, kSlots> weights;
-  weights.load(a.layer[task.layer], task, worker);
+  UpdateInputs<S, kSlots, S::kColumns> inputs(a, task, worker, step, 0);
   multiply_for_weights<S, Format>(task, worker, sums, row_sums);
-  update_columns<S, Format, kSlots, S::kColumns>(a, task, worker, step, weights, sums, row_sums, 0);
+  update_columns<S, Format>(a, task, worker, step, inputs, sums, row_sums);
 }
 
 /// The update of a few columns of a tile from the sums of its parts, which are added in their order, whichever came first.
@@ -496,8 +512,7 @@ MACHINE_DEVICE void update_from_parts(const Arguments& a, const Task& task, Work
   worker.pass_turn();
   wait_together(a, worker, WaitFor::kParts, task.rows, step);
   mark(worker, &TaskTimes::first_slab);
-  Weights<S, kSlots, kColumnsOfUpdate> weights;
-  weights.load(layer, task, worker, first_column);
+  UpdateInputs<S, kSlots, kColumnsOfUpdate> inputs(a, task, worker, step, first_column);
   float sums[4 * kQuads] = {}, row_sums[4] = {};
   const auto add = [](float* to, const float4& part) {
     to[0] += part.x, to[1] += part.y, to[2] += part.z, to[3] += part.w;
@@ -523,7 +538,7 @@ MACHINE_DEVICE void update_from_parts(const Arguments& a, const Task& task, Work
     for (int part = 0; part < parts; ++part)
       add(row_sums, __ldcg(part_sums(layer, task, worker, part) + S::kColumns / 8 * S::kTeam));
   mark(worker, &TaskTimes::products);
-  update_columns<S, Format, kSlots, kColumnsOfUpdate>(a, task, worker, step, weights, sums, row_sums, first_column);
+  update_columns<S, Format>(a, task, worker, step, inputs, sums, row_sums);
 }
 
 // ---- the kernel
@@ -539,13 +554,11 @@ MACHINE_DEVICE void make(const Arguments& a, const Task& task, Worker<S>& worker
       return if_it_may_come<kRules, Form::kForward>(
           [&] { forward_tile<S, Format, kActivation>(a, task, worker, step); });
     case Form::kOutputLoss:
-      return if_it_may_come<kRules, Form::kOutputLoss>([&] {
-        outputs_and_loss_tile<S, Format, kActivation, kLoss, false>(a, task, worker, step);
-      });
+      return if_it_may_come<kRules, Form::kOutputLoss>(
+          [&] { outputs_and_loss_tile<S, Format, kActivation, kLoss, false>(a, task, worker, step); });
     case Form::kLossGradient:
-      return if_it_may_come<kRules, Form::kLossGradient>([&] {
-        outputs_and_loss_tile<S, Format, kActivation, kLoss, true>(a, task, worker, step);
-      });
+      return if_it_may_come<kRules, Form::kLossGradient>(
+          [&] { outputs_and_loss_tile<S, Format, kActivation, kLoss, true>(a, task, worker, step); });
     case Form::kOutputs:
       return if_it_may_come<kRules, Form::kOutputs>([&] { outputs_tile<S, Format>(a, task, worker); });
     case Form::kLoss:

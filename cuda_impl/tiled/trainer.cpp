@@ -5,6 +5,7 @@
 #include "tiled/trainer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <utility>
@@ -317,10 +318,16 @@ class Tiled : public TiledTrainer {
     if (tiling_.portable) return {};
     const auto element = precision_ == Precision::kBf16 ? machine::Element::kBf16 : machine::Element::kFp16;
     const int slabs = tiling_.slabs_of_stage;
-    return {
-        machine::tensor_map_of_panels(element, values.data(), slices, rows, columns, pitch_of(columns),
-                                      kPanel, slabs),
-        machine::tensor_map(element, values.data(), slices, rows, columns, pitch_of(columns), kSlab * slabs)};
+    const auto kept = [](const CUtensorMap& map) {
+      TensorMap words;
+      static_assert(sizeof words == sizeof map);
+      std::memcpy(&words, &map, sizeof words);
+      return words;
+    };
+    return {kept(machine::tensor_map_of_panels(element, values.data(), slices, rows, columns,
+                                               pitch_of(columns), kPanel, slabs)),
+            kept(machine::tensor_map(element, values.data(), slices, rows, columns, pitch_of(columns),
+                                     kSlab * slabs))};
   }
 
   Rows rows(DeviceBuffer<unsigned char>& values, std::int64_t rows, std::int64_t columns) const {
@@ -387,11 +394,10 @@ class Tiled : public TiledTrainer {
   }
 
   void require_resident() {
-    CUDA_CHECK(cudaFuncSetAttribute(kernel_.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    shared_bytes_));
+    CUDA_CHECK(
+        cudaFuncSetAttribute(kernel_.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_));
     int blocks = 0;
-    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel_.function,
-                                                             threads_of(tiling_),
+    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel_.function, threads_of(tiling_),
                                                              static_cast<std::size_t>(shared_bytes_)));
     if (blocks < 1)
       throw UnsupportedError("cuda-tiled: a multiprocessor holds no thread block of " +
@@ -548,9 +554,9 @@ std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Preci
   if (data.batches(workload.batch_size) > std::numeric_limits<std::int32_t>::max())
     throw UnsupportedError("cuda-tiled: more than 2^31 - 1 batches");
   use_device(device);
-  StepPlan plan = plan_step(workload, precision, portable,
-                            device_attribute(cudaDevAttrMultiProcessorCount, device), options.tiling,
-                            options.slabs_of_part);
+  StepPlan plan =
+      plan_step(workload, precision, portable, device_attribute(cudaDevAttrMultiProcessorCount, device),
+                options.tiling, options.slabs_of_part);
   plan.kernel.rules.timed = options.timed;
   jit::ReadyKernel kernel = make(plan.kernel);
   return std::make_unique<Tiled>(workload, precision, data, initial, std::move(plan), std::move(kernel),

@@ -1,7 +1,7 @@
 // Compiles the kernels that the tests of cuda-tiled take, as many side by side as there are cores, into the folder that HEADROOM_TEST_CUBINS
 // names. Needs no GPU; the plans are those of an H200.
-//   compile_tiled_kernels [WORDS]              only those whose name has these words
-//   compile_tiled_kernels --workloads NAME...  those that tiled_task_times takes, of fp16 and bf16
+//   compile_tiled_kernels [WORDS]   only those whose name has these words
+//   compile_tiled_kernels --workloads PRECISION NAME...   instead those that these networks are trained by
 #include <string>
 #include <vector>
 
@@ -34,13 +34,10 @@ void add(NamedKernels& kernels, const std::string& name, const TiledForm& form, 
 int compile_all(const std::vector<std::string>& arguments) {
   NamedKernels all;
   if (arguments.size() > 1 && arguments[0] == "--workloads") {
-    for (std::size_t i = 1; i < arguments.size(); ++i)
-      for (const Precision precision : {Precision::kFp16, Precision::kBf16}) {
-        const TiledForm form{precision, false};
-        for (const tiled::Tiling& tiling : tilings_of(form))
-          for (const bool timed : {false, true})
-            add(all, arguments[i], form, {.timed = timed, .tiling = tiling});
-      }
+    const Precision precision = parse_precision(arguments[1]);
+    const auto& [major, minor] = kH200.architecture;
+    for (std::size_t i = 2; i < arguments.size(); ++i)
+      add(all, arguments[i], {precision, tiled_is_portable(precision, major, minor)}, {});
     return compile_side_by_side(all, "");
   }
   for (const TiledForm& form : kTiledForms)

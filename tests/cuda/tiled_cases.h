@@ -44,21 +44,21 @@ inline TiledCases as_chosen(std::initializer_list<const char*> names) {
 }
 inline const TiledCases kSmallTiled = as_chosen(
     {"mlp-33x7-b31", "mlp-1x2-b1", "mlp-64x64x10-b64", "mlp-20x70x130x10-b130", "mlp-130x65x9x40x64-b70"});
-inline const TiledCases kSmallTiledOutputs =
-    as_chosen({"mlp-20x40x65-b40", "mlp-9x131-b70", "mlp-20x33x70-b66-tanh-mse", "mlp-12x40x133-b20-gelu-bce-adam"});
+inline const TiledCases kSmallTiledOutputs = as_chosen(
+    {"mlp-20x40x65-b40", "mlp-9x131-b70", "mlp-20x33x70-b66-tanh-mse", "mlp-12x40x133-b20-gelu-bce-adam"});
 inline const TiledCases kLargeTiled =
     as_chosen({"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b512", "mlp-784x1024x1024x1024x10-b256",
                "mlp-784x256x256x256x10-b1024-tanh-adam", "mlp-100x300x260x10-b4100",
                "mlp-48x200x130x12-b3000-elu-mse-adam"});
 inline const TiledCases kTiledTwice =
-    as_chosen({"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b1024-adam", "mlp-90x70x200x100-b300-gelu-mse",
-               "mlp-48x200x100x12-b3000-elu-mse-adam"});
-inline const TiledCases kSmallTiledNaNs =
-    as_chosen({"mlp-33x7-b31", "mlp-20x24x70x10-b8", "mlp-40x70x67-b70", "mlp-20x24x33x1-b8-silu-mse-adamw",
-               "mlp-33x40x7-b31-gelu-bce-momentum0.9", "mlp-20x24x33x70-b8-elu-mse-adam", "mlp-20x24x5-b8-tanh"});
+    as_chosen({"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b1024-adam",
+               "mlp-90x70x200x100-b300-gelu-mse", "mlp-48x200x100x12-b3000-elu-mse-adam"});
+inline const TiledCases kSmallTiledNaNs = as_chosen(
+    {"mlp-33x7-b31", "mlp-20x24x70x10-b8", "mlp-40x70x67-b70", "mlp-20x24x33x1-b8-silu-mse-adamw",
+     "mlp-33x40x7-b31-gelu-bce-momentum0.9", "mlp-20x24x33x70-b8-elu-mse-adam", "mlp-20x24x5-b8-tanh"});
 /// With cross-entropy: an infinite weight makes a squared error infinite.
-inline const TiledCases kTiledNaNs = as_chosen(
-    {"mlp-33x7-b31", "mlp-20x24x70x10-b8", "mlp-40x70x67-b70", "mlp-20x24x5-b8-tanh-adam"});
+inline const TiledCases kTiledNaNs =
+    as_chosen({"mlp-33x7-b31", "mlp-20x24x70x10-b8", "mlp-40x70x67-b70", "mlp-20x24x5-b8-tanh-adam"});
 inline constexpr const char* kTiledSplit = "mlp-20x70x40x10-b70-adam";
 inline constexpr const char* kTiledFarApart = "mlp-20x24x10-b8-tanh-adam";
 inline constexpr const char* kTiledState = "mlp-33x70x5x3-b4-adam";
@@ -75,9 +75,10 @@ inline TiledCases small_tiles(const TiledForm& form) {
       cases.push_back({name, {.tiling = tiling}});
   return cases;
 }
-/// Of whole tiles: what is stored needs no look at edges.
-inline TiledCases small_whole_tiles(const TiledForm& form) {
+/// Of whole tiles, for which the wgmma kernel has no look at edges.
+inline TiledCases whole_tiles(const TiledForm& form) {
   TiledCases cases;
+  if (form.portable) return cases;
   for (const tiled::Tiling& tiling : tilings_of(form))
     for (const char* name : {"mlp-70x128x256x10-b256", "mlp-20x128x128x3-b128-silu-mse-adam"})
       cases.push_back({name, {.tiling = tiling}});
@@ -114,7 +115,8 @@ inline TiledCases small_rules(const TiledForm& form, bool all) {
     for (const Loss loss : kAllLosses)
       for (const char* optimizer : optimizers) {
         const std::size_t turn = index++;
-        if (!all && (turn + static_cast<std::size_t>(form.precision) + (form.portable ? 4 : 0)) % 7 != 0) continue;
+        if (!all && (turn + static_cast<std::size_t>(form.precision) + (form.portable ? 4 : 0)) % 7 != 0)
+          continue;
         std::string name = shapes[turn % std::size(shapes)];
         name += batches[turn / 2 % std::size(batches)];
         if (activation != Activation::kRelu) name += "-" + std::string(to_string(activation));
@@ -131,13 +133,16 @@ inline std::string sixteen_layers() {
 
 /// All of a form, but for random networks.
 inline TiledCases all_tiled_cases(const TiledForm& form) {
-  TiledCases all = {{sixteen_layers()}, {kTiledSplit},  {kTiledFarApart},
-                    {kTiledState},      {kTiledLosses}, {kTiledMemory},
+  TiledCases all = {{sixteen_layers()},
+                    {kTiledSplit},
+                    {kTiledFarApart},
+                    {kTiledState},
+                    {kTiledLosses},
+                    {kTiledMemory},
                     {kTiledTraced, {.timed = true}}};
   for (const TiledCases& cases :
        {kSmallTiled, kSmallTiledOutputs, kLargeTiled, kTiledTwice, kSmallTiledNaNs, kTiledNaNs,
-        small_tiles(form), small_whole_tiles(form), small_parts(form), small_rings(form),
-        small_rules(form, false)})
+        small_tiles(form), whole_tiles(form), small_parts(form), small_rings(form), small_rules(form, false)})
     all.insert(all.end(), cases.begin(), cases.end());
   return all;
 }

@@ -66,7 +66,9 @@ TEST_P(TiledTrainerTest, SmallTilesOfEverySizeMatchTheOracle) {
 
 TEST_P(TiledTrainerTest, WholeTilesMatchTheOracle) {
   NEEDS_GPU();
-  check_all(small_whole_tiles(GetParam()), GetParam());
+  const TiledCases cases = whole_tiles(GetParam());
+  if (cases.empty()) GTEST_SKIP() << "the portable kernel looks at edges always";
+  check_all(cases, GetParam());
 }
 
 TEST_P(TiledTrainerTest, SmallWeightGradientsInPartsMatchTheOracle) {
@@ -194,8 +196,8 @@ void expect_nans_in_the_losses_of(const TiledCases& cases, const Form& form, NaN
   for (const auto& [name, options] : cases) {
     NotFiniteProblem problem(name);
     expect_nans_in_the_losses(problem, form.precision, places, [&] {
-      return make_kept_tiled_trainer(problem.workload, form.precision, problem.dataset.train(), problem.initial, 0,
-                                {.portable = form.portable});
+      return make_kept_tiled_trainer(problem.workload, form.precision, problem.dataset.train(),
+                                     problem.initial, 0, {.portable = form.portable});
     });
   }
 }
@@ -266,9 +268,9 @@ TEST_P(TiledTrainerDeathTest, AWaitThatRunsOutSaysWhichTaskWaitedForWhat) {
 TEST(TiledUnavailable, SaysWhyWithoutADevice) {
   EXPECT_EQ(tiled_unavailable(-1), "no CUDA device");
   const Tried problem("mlp-4x3-b2");
-  EXPECT_THROW(
-      make_kept_tiled_trainer(problem.workload, Precision::kBf16, problem.dataset.train(), problem.initial, -1),
-      UnsupportedError);
+  EXPECT_THROW(make_kept_tiled_trainer(problem.workload, Precision::kBf16, problem.dataset.train(),
+                                       problem.initial, -1),
+               UnsupportedError);
 }
 TEST(TiledUnavailable, SmallRefusesTilesOfTheOtherKernel) {
   NEEDS_GPU();
