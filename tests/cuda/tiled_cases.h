@@ -103,20 +103,22 @@ inline TiledCases small_rings(const TiledForm& form) {
   return cases;
 }
 /// Every activation with every loss and every optimizer, on networks of one to six layers. Each combination has its turn in one of the
-/// precisions or another, as each is a kernel of its own; with `all` in every one.
-inline TiledCases small_rules(const TiledForm& form, bool all) {
+/// forms, as each is a kernel of its own.
+inline TiledCases small_rules(const TiledForm& form) {
   const char* shapes[] = {"mlp-33x7",         "mlp-20x70x12",         "mlp-17x66x33x5",
                           "mlp-9x40x71x20x6", "mlp-12x20x65x30x10x4", "mlp-20x31x24x40x35x30x8"};
   const char* batches[] = {"-b31", "-b130", "-b64", "-b3", "-b70"};
   const char* optimizers[] = {"", "-momentum0.9", "-adam", "-adamw"};
+  std::size_t place = 0;
+  while (kTiledForms[place].precision != form.precision || kTiledForms[place].portable != form.portable)
+    ++place;
   TiledCases cases;
   std::size_t index = 0;
   for (const Activation activation : kAllActivations)
     for (const Loss loss : kAllLosses)
       for (const char* optimizer : optimizers) {
         const std::size_t turn = index++;
-        if (!all && (turn + static_cast<std::size_t>(form.precision) + (form.portable ? 4 : 0)) % 7 != 0)
-          continue;
+        if ((turn + static_cast<std::size_t>(form.precision) + (form.portable ? 4 : 0)) % 7 != 0) continue;
         std::string name = shapes[turn % std::size(shapes)];
         name += batches[turn / 2 % std::size(batches)];
         if (activation != Activation::kRelu) name += "-" + std::string(to_string(activation));
@@ -142,7 +144,7 @@ inline TiledCases all_tiled_cases(const TiledForm& form) {
                     {kTiledTraced, {.timed = true}}};
   for (const TiledCases& cases :
        {kSmallTiled, kSmallTiledOutputs, kLargeTiled, kTiledTwice, kSmallTiledNaNs, kTiledNaNs,
-        small_tiles(form), whole_tiles(form), small_parts(form), small_rings(form), small_rules(form, false)})
+        small_tiles(form), whole_tiles(form), small_parts(form), small_rings(form), small_rules(form)})
     all.insert(all.end(), cases.begin(), cases.end());
   return all;
 }

@@ -1,13 +1,14 @@
-// The kernels of cuda-tiled that tests have in place of a compiler: for each precision and tiling all rules of training. They have code for all
-// forms of tasks, look at edges, and are timed, so that there is one for every shape.
+// The kernels of cuda-tiled that tests have in place of a compiler: for each format those that the tests' networks ask for on an H200 and on a
+// GPU of four multiprocessors. They have code for all forms of tasks, look at edges, and are timed, whatever their network would have.
 #pragma once
 
 #include "intrinsics.h"
 // What CUDA C++ has without asking comes first.
+#include <algorithm>
 #include <cstddef>
-#include <span>
+#include <iterator>
 #include <stdexcept>
-#include <type_traits>
+#include <string>
 #include <utility>
 
 #include "tiled/portable.cuh"
@@ -15,6 +16,13 @@
 #include "tiled/step.cuh"
 
 namespace headroom::emulated {
+
+struct TiledInstance {
+  std::size_t tiling;  ///< of those that the format has
+  Activation activation;
+  Loss loss;
+  int slots;
+};
 
 template <tiled::Tiling kTiling, class Format, tiled::KernelRules kRules>
 const void* tiled_function() {
@@ -24,36 +32,28 @@ const void* tiled_function() {
     return reinterpret_cast<const void*>(&tiled::train_kernel<kTiling, Format, kRules>);
 }
 
-/// Null if the rules are not those of the template's number: activation, loss and slots.
-template <tiled::Tiling kTiling, class Format, std::size_t... kNumber>
-const void* tiled_function_of(const tiled::KernelRules& rules, std::index_sequence<kNumber...>) {
-  const void* found = nullptr;
-  const auto look = [&]<std::size_t kOne>() {
-    constexpr std::size_t kLosses = kAllLosses.size(), kSlots = 3;
-    constexpr tiled::KernelRules kRules = {.activation = kAllActivations[kOne / (kLosses * kSlots)],
-                                           .loss = kAllLosses[kOne / kSlots % kLosses],
-                                           .slots = static_cast<int>(kOne % kSlots)};
-    if (rules.activation == kRules.activation && rules.loss == kRules.loss && rules.slots == kRules.slots)
-      found = tiled_function<kTiling, Format, kRules>();
-  };
-  (look.template operator()<kNumber>(), ...);
-  return found;
-}
-
-/// The instance in this format with one of `kTilings`. Throws std::logic_error if it is another.
-template <class Format, const auto& kTilings>
+/// Throws std::logic_error if `kInstances` has none for this shape.
+template <class Format, const auto& kTilings, const auto& kInstances>
 const void* tiled_instance(const tiled::KernelShape& shape) {
-  constexpr auto kEvery = std::make_index_sequence<kAllActivations.size() * kAllLosses.size() * 3>();
   const void* found = nullptr;
   const auto look = [&]<std::size_t kIndex>() {
-    if (shape.tiling == kTilings[kIndex])
-      found = tiled_function_of<kTilings[kIndex], Format>(shape.rules, kEvery);
+    constexpr TiledInstance kOne = kInstances[kIndex];
+    constexpr tiled::Tiling kTiling = kTilings[kOne.tiling];
+    constexpr tiled::KernelRules kRules = {
+        .activation = kOne.activation, .loss = kOne.loss, .slots = kOne.slots};
+    if (shape.tiling == kTiling && shape.rules.activation == kRules.activation &&
+        shape.rules.loss == kRules.loss && shape.rules.slots == kRules.slots)
+      found = tiled_function<kTiling, Format, kRules>();
   };
   [&]<std::size_t... kIndices>(std::index_sequence<kIndices...>) {
     (look.template operator()<kIndices>(), ...);
-  }(std::make_index_sequence<std::extent_v<std::remove_reference_t<decltype(kTilings)>>>());
-  if (found == nullptr) throw std::logic_error("tests/emulated has no kernel of cuda-tiled with these tiles");
-  return found;
+  }(std::make_index_sequence<std::size(kInstances)>());
+  if (found != nullptr) return found;
+  const auto place = std::find(std::begin(kTilings), std::end(kTilings), shape.tiling) - std::begin(kTilings);
+  throw std::logic_error(
+      "tests/emulated has no instance of cuda-tiled in " + std::string(to_string(shape.precision)) +
+      " with tiling " + std::to_string(place) + ", " + std::string(to_string(shape.rules.activation)) + ", " +
+      std::string(to_string(shape.rules.loss)) + ", slots " + std::to_string(shape.rules.slots));
 }
 
 const void* tiled_fp32_instance(const tiled::KernelShape& shape);
