@@ -46,10 +46,9 @@ std::string text_of(const KernelRules& rules) {
          word(rules.whole_tiles) + ", " + word(rules.timed) + "}";
 }
 
-/// Of the portable kernel: fp32 and tf32 keep addresses in local memory, beside their loops. On an H200 1512 bytes of loads at most.
-constexpr int kPortableLocalBytes = 4096;
-/// Of the wgmma kernel with other activations than ReLU, once a tile.
-constexpr int kActivationLocalBytes = 64;
+/// Bytes of a thread that may lie in local memory: of the wgmma kernel a few, which a task reads once; in the portable one fp32 and tf32 keep
+/// addresses there, beside their loops.
+constexpr int kLocalBytes = 64, kPortableLocalBytes = 4096;
 
 jit::Cubin compiled(const jit::Request& request, const jit::Architecture& architecture,
                     const std::string& cache_folder) {
@@ -61,7 +60,7 @@ jit::Cubin compiled(const jit::Request& request, const jit::Architecture& archit
 namespace tiled {
 
 jit::Request compiled_request(const KernelShape& shape) {
-  const bool portable = shape.tiling.portable, relu = shape.rules.activation == Activation::kRelu;
+  const bool portable = shape.tiling.portable;
   jit::Request request;
   request.headers = {portable ? "tiled/portable.cuh" : "tiled/step.cuh"};
   request.kernel = ours(portable ? "train_portable_kernel<" : "train_kernel<") + text_of(shape.tiling) +
@@ -75,7 +74,7 @@ jit::Request compiled_request(const KernelShape& shape) {
   request.argument_bytes = sizeof(Arguments);
   // Of quotients and roots: exact ones are most of Adam's update; these are good to two units in the last place.
   request.options = {"--prec-div=false", "--prec-sqrt=false"};
-  request.most_local_bytes = portable ? kPortableLocalBytes : relu ? 0 : kActivationLocalBytes;
+  request.most_local_bytes = portable ? kPortableLocalBytes : kLocalBytes;
   return request;
 }
 
