@@ -102,11 +102,12 @@ WorkerDescription describe(int device) {
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_layered_trainer(request.workload, request.precision, request.data, request.initial,
-                                         request.device);
+                                         request.device, request.devices);
            },
        .trains_everything = true,
        .family = Family::kOurs,
-       .description = "our kernels, one for each operation, in a CUDA graph"},
+       .description = "our kernels, one for each operation, in a CUDA graph",
+       .max_devices = kMaxDevices},
       {.name = "cuda-resident",
        .precisions = all_precisions(resident_unavailable(device)),
        .make_trainer =
