@@ -191,7 +191,12 @@ WorkerDescription describe(int device) {
        .description = "the oracle's arithmetic on the GPU, for large workloads"},
   };
   description.backends.push_back(fastest_of(description.backends, device));
-  if (!missing) description.calibrate = [device](const auto&) { return calibrate_device(device); };
+  if (!missing)
+    description.calibrate = [device](const std::vector<int>& devices) {
+      Calibration rates = calibrate_device(device);
+      rates.merge(calibrate_links(devices));
+      return rates;
+    };
   description.range = profiler_ranges();
   return description;
 }
