@@ -24,6 +24,8 @@ class Backend:
     repeats: bool = False  # another row's work under its own name: "all" leaves it out
     # Else what is beyond ReLU, cross-entropy and plain sgd is refused for it.
     trains_everything: bool = False
+    least_devices: int = 1
+    most_devices: int = 1
     options: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -68,8 +70,17 @@ class BackendTable:
         reason = self._unavailable(backend, request.precision)
         if reason is not None:
             raise WorkerError("unsupported", f"{backend.name} {request.precision}: {reason}")
+        self._expect_its_devices(backend, max(1, len(request.devices)))
         if not backend.trains_everything:
             beyond = beyond_plain_training(request.activation, request.loss, request.optimizer)
             if beyond:
                 raise WorkerError("unsupported", beyond)
         return backend
+
+    def _expect_its_devices(self, backend: Backend, devices: int) -> None:
+        if devices > backend.most_devices:
+            most = "one device" if backend.most_devices == 1 else f"at most {backend.most_devices} devices"
+            raise WorkerError("unsupported", f"{devices} devices; {backend.name} trains on {most}")
+        if devices < backend.least_devices:
+            least = f"{backend.least_devices} devices or more"
+            raise WorkerError("unsupported", f"one device; {backend.name} trains on {least}")

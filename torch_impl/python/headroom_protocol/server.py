@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import mmap
 import os
 import re
 import sys
@@ -57,10 +56,17 @@ class TrainerRequest:
     activation: str = "relu"  # of ACTIVATIONS
     loss: str = "cross-entropy"  # of LOSSES
     optimizer: Optimizer = Optimizer()
+    # CUDA indices where several devices train together, else empty. Device r of N trains rows r * batch_size to
+    # (r + 1) * batch_size - 1 of each joined batch of N * batch_size rows, and the loss is their mean.
+    devices: tuple[int, ...] = ()
+
+    @property
+    def joined_batch_size(self) -> int:
+        return self.batch_size * max(1, len(self.devices))
 
     @property
     def batches(self) -> int:
-        return len(self.targets) // self.batch_size
+        return len(self.targets) // self.joined_batch_size
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,9 @@ class Trainer(Protocol):
     def losses(self, first_step: int, count: int) -> np.ndarray: ...
     def state(self, into: np.ndarray | None = None) -> np.ndarray: ...
     def set_state(self, values: np.ndarray) -> None: ...
-    def peak_device_bytes(self) -> int | None: ...
+    def peak_device_bytes(self) -> int | None: ...  # of the device that holds most
+
+    # And `close()`, where a trainer has started processes: before it is forgotten.
 
 
 def one_line(text: str) -> str:
@@ -167,6 +175,17 @@ class Arguments:
             raise WorkerError("input", f"{self._where}.{name}: expected two or more widths of 1 or more")
         return tuple(value)
 
+    def devices(self, name: str) -> tuple[int, ...]:
+        """CUDA indices, one a rank; none where the field is missing, which means one device."""
+        if name not in self._fields:
+            return ()
+        value = self._get(name, (list,), "an array of CUDA indices")
+        fits = len(value) >= 2 and all(type(index) is int and index >= 0 for index in value)
+        if not fits or len(set(value)) != len(value):
+            expected = "expected two or more different CUDA indices"
+            raise WorkerError("input", f"{self._where}.{name}: {expected}, found {json.dumps(value)[:60]}")
+        return tuple(value)
+
     def inner(self, name: str) -> Arguments:
         return Arguments(self._get(name, (dict,), "an object"), f"{self._where}.{name}")
 
@@ -198,7 +217,7 @@ def map_for_writing(file: str, count: int) -> np.ndarray:
         os.ftruncate(descriptor, 4 * count)
         # Else a full disk would be a signal that ends the worker.
         os.posix_fallocate(descriptor, 0, 4 * count)
-        return np.frombuffer(mmap.mmap(descriptor, 4 * count), dtype="<f4")
+        return np.memmap(file, dtype="<f4", mode="r+", shape=(count,))
     finally:
         os.close(descriptor)
 
@@ -233,16 +252,20 @@ def map_targets(file: str, loss: str, samples: int, outputs: int) -> np.ndarray:
 def read_request(call: Arguments) -> TrainerRequest:
     """The arguments of `prepare`, checked."""
     workload, data = call.inner("workload"), call.inner("data")
-    workload.expect_only("name", "widths", "activation", "loss", "batch_size", "optimizer", "seed")
+    workload.expect_only("name", "widths", "activation", "loss", "batch_size", "optimizer", "seed", "devices")
     widths, loss = workload.widths("widths"), workload.one_of("loss", LOSSES)
-    batch_size = workload.integer("batch_size", 1)
+    batch_size, devices = workload.integer("batch_size", 1), workload.devices("devices")
     samples, feature_count = data.integer("samples", 1), data.integer("feature_count", 1)
     if feature_count != widths[0]:
         raise WorkerError(
             "input", f"data.feature_count: {feature_count}, but the network has {widths[0]} inputs"
         )
-    if batch_size > samples:
-        raise WorkerError("input", f"workload.batch_size: {batch_size} is more than the {samples} samples")
+    joined = batch_size * max(1, len(devices))
+    if joined > samples:
+        on_all = f" on each of {len(devices)} devices" if devices else ""
+        raise WorkerError(
+            "input", f"workload.batch_size: {batch_size}{on_all} is more than the {samples} samples"
+        )
     features = map_array(data.text("features_file"), "<f4", samples * feature_count)
     return TrainerRequest(
         backend=call.name("backend"),
@@ -257,6 +280,7 @@ def read_request(call: Arguments) -> TrainerRequest:
         activation=workload.one_of("activation", ACTIVATIONS),
         loss=loss,
         optimizer=read_optimizer(workload.inner("optimizer")),
+        devices=devices,
     )
 
 
@@ -390,6 +414,7 @@ class Session:
 
     def _drop_trainer(self) -> None:
         if self._trainer is not None:
+            getattr(self._trainer, "close", lambda: None)()
             self._trainer = None
             self._backends.free_memory()
 
