@@ -20,14 +20,16 @@ CONTRACTS = {"fp32": "exact", "tf32": "library", "fp16": "exact", "bf16": "exact
 ON_CPU = ("fp32", "fp16", "bf16")
 
 
-def row(name: str, description: str) -> Backend:
+def row(name: str, description: str, **options) -> Backend:
     module = f"headroom_jax.{name.replace('-', '_')}"
-    return Backend(name, "jax", description, module, CONTRACTS, runs_on_cpu=ON_CPU, trains_everything=True)
+    return Backend(
+        name, "jax", description, module, CONTRACTS, runs_on_cpu=ON_CPU, trains_everything=True, **options
+    )
 
 
 BACKENDS = (
     row("jax-jit", "JAX, one compiled step a call"),
-    row("jax-scan", "JAX, all steps of a block in one compiled loop"),
+    row("jax-scan", "JAX, all steps of a block in one compiled loop", most_devices=8),
 )
 
 
@@ -96,9 +98,24 @@ class JaxBackends:
 
     def prepare(self, request: TrainerRequest) -> Trainer:
         backend = self._table.asked_for(request)
-        # Asked for anew each time, as free_memory() ends what these belong to.
-        device = self._jax.devices("cuda" if self._device >= 0 else "cpu")[0]
-        return importlib.import_module(backend.module).make_trainer(request, device, **backend.options)
+        devices = self._devices(request.devices or (max(0, self._device),))
+        return importlib.import_module(backend.module).make_trainer(request, devices, **backend.options)
+
+    def _devices(self, indices: tuple[int, ...]) -> list:
+        """Of JAX, asked for anew each time, as free_memory() ends what these belong to."""
+        if self._device < 0:
+            found = self._jax.devices("cpu")
+            if len(found) < len(indices):
+                raise WorkerError("unsupported", "several devices have to be CUDA devices; this worker has none")
+            return found[: len(indices)]
+        visible = ",".join(map(str, indices))
+        if self._jax.config.jax_cuda_visible_devices != visible:
+            self.free_memory()
+            self._jax.config.update("jax_cuda_visible_devices", visible)
+        try:
+            return self._jax.devices("cuda")
+        except RuntimeError as error:
+            raise WorkerError("unsupported", one_line(f"no CUDA devices {visible}: {error}")) from error
 
     def error_kind(self, error: Exception) -> str:
         if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
