@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 
 from headroom_protocol.backend_table import Backend, BackendTable
-from headroom_protocol.cuda_driver import device_description
+from headroom_protocol.cuda_driver import device_description, device_descriptions
 from headroom_protocol.server import Trainer, TrainerRequest, WorkerError, one_line
 
 OLDEST_JAX = (0, 6)
@@ -29,7 +29,7 @@ def row(name: str, description: str, **options) -> Backend:
 
 BACKENDS = (
     row("jax-jit", "JAX, one compiled step a call"),
-    row("jax-scan", "JAX, all steps of a block in one compiled loop", most_devices=8),
+    row("jax-scan", "JAX, all steps of a block in one compiled loop", max_devices=8),
 )
 
 
@@ -92,23 +92,24 @@ class JaxBackends:
             "worker": "jax",
             "software": software,
             "device": device_description(self._device) if on_gpu else None,
+            "devices": device_descriptions() if on_gpu else [],
             "backends": self._table.offered(),
             "broken": None if self._broken is None else str(self._broken),
         }
 
     def prepare(self, request: TrainerRequest) -> Trainer:
         backend = self._table.asked_for(request)
-        devices = self._devices(request.devices or (max(0, self._device),))
+        devices = self._devices(request)
         return importlib.import_module(backend.module).make_trainer(request, devices, **backend.options)
 
-    def _devices(self, indices: tuple[int, ...]) -> list:
-        """Of JAX, asked for anew each time, as free_memory() ends what these belong to."""
+    def _devices(self, request: TrainerRequest) -> list:
+        """One for each rank. Asked for anew each time, as free_memory() ends what they belong to."""
         if self._device < 0:
             found = self._jax.devices("cpu")
-            if len(found) < len(indices):
-                raise WorkerError("unsupported", "several devices have to be CUDA devices; this worker has none")
-            return found[: len(indices)]
-        visible = ",".join(map(str, indices))
+            if len(found) < request.devices:
+                raise WorkerError("unsupported", f"{request.devices} CPU devices: JAX has {len(found)}")
+            return found[: request.devices]
+        visible = ",".join(map(str, request.device_indices or (self._device,)))
         if self._jax.config.jax_cuda_visible_devices != visible:
             self.free_memory()
             self._jax.config.update("jax_cuda_visible_devices", visible)

@@ -62,7 +62,7 @@ class Network:
         is_rounded = self.arithmetic.type != jnp.float32
         self.compiler_options = {"xla_allow_excess_precision": False} if is_rounded else {}
         self.scale = loss_scale(request.precision, request.joined_batch_size)
-        self.ranks = max(1, len(request.devices))
+        self.ranks = request.devices
         self.activation, self.loss = ACTIVATIONS[request.activation], LOSSES[request.loss]
         self.rule, self.updated = request.optimizer, OPTIMIZERS[request.optimizer.kind]
 

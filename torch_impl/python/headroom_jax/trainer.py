@@ -56,7 +56,7 @@ class JaxTrainer:
         self._most_bytes = 0
 
     def _put(self, values: np.ndarray, sharding: NamedSharding | None = None) -> jax.Array:
-        """A copy on the devices. On the CPU JAX would else use the caller's memory, which is a mapped file."""
+        """A copy on the devices. On the CPU JAX would use the caller's memory else, a mapped file's."""
         return jax.device_put(values, sharding or self._everywhere, may_alias=False)
 
     def compiled(self, function, *arguments):

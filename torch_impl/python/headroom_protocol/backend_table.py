@@ -24,9 +24,10 @@ class Backend:
     repeats: bool = False  # another row's work under its own name: "all" leaves it out
     # Else what is beyond ReLU, cross-entropy and plain sgd is refused for it.
     trains_everything: bool = False
-    least_devices: int = 1
-    most_devices: int = 1
     options: Mapping[str, object] = field(default_factory=dict)
+    # That it trains one network on; workloads of more, or fewer, are refused for it.
+    max_devices: int = 1
+    min_devices: int = 1
 
 
 class BackendTable:
@@ -49,6 +50,8 @@ class BackendTable:
                 "description": backend.description,
                 "compiles": backend.compiles,
                 "repeats": backend.repeats,
+                "max_devices": backend.max_devices,
+                "min_devices": backend.min_devices,
                 "precisions": {
                     precision: {"contract": contract, "unavailable": self._unavailable(backend, precision)}
                     for precision, contract in backend.contracts.items()
@@ -70,17 +73,14 @@ class BackendTable:
         reason = self._unavailable(backend, request.precision)
         if reason is not None:
             raise WorkerError("unsupported", f"{backend.name} {request.precision}: {reason}")
-        self._expect_its_devices(backend, max(1, len(request.devices)))
+        if request.devices > backend.max_devices:
+            most = backend.max_devices
+            fewer = "one device" if most == 1 else f"at most {most} devices"
+            raise WorkerError("unsupported", f"trains on {fewer}")
+        if request.devices < backend.min_devices:
+            raise WorkerError("unsupported", f"trains on {backend.min_devices} devices or more")
         if not backend.trains_everything:
             beyond = beyond_plain_training(request.activation, request.loss, request.optimizer)
             if beyond:
                 raise WorkerError("unsupported", beyond)
         return backend
-
-    def _expect_its_devices(self, backend: Backend, devices: int) -> None:
-        if devices > backend.most_devices:
-            most = "one device" if backend.most_devices == 1 else f"at most {backend.most_devices} devices"
-            raise WorkerError("unsupported", f"{devices} devices; {backend.name} trains on {most}")
-        if devices < backend.least_devices:
-            least = f"{backend.least_devices} devices or more"
-            raise WorkerError("unsupported", f"one device; {backend.name} trains on {least}")

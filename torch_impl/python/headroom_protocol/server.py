@@ -47,7 +47,7 @@ class TrainerRequest:
     precision: str
     workload_name: str
     widths: tuple[int, ...]
-    batch_size: int
+    batch_size: int  # of each device
     features: np.ndarray  # [samples, inputs] float32, mapped from a file
     # With cross-entropy labels, [samples] int32, each in [0, classes); else [samples, outputs] float32.
     targets: np.ndarray
@@ -56,13 +56,15 @@ class TrainerRequest:
     activation: str = "relu"  # of ACTIVATIONS
     loss: str = "cross-entropy"  # of LOSSES
     optimizer: Optimizer = Optimizer()
-    # CUDA indices where several devices train together, else empty. Device r of N trains rows r * batch_size to
-    # (r + 1) * batch_size - 1 of each joined batch of N * batch_size rows, and the loss is their mean.
-    devices: tuple[int, ...] = ()
+    # GPUs that train the network data-parallel: rank r has samples r * batch_size to (r + 1) * batch_size - 1 of
+    # each joined batch of devices * batch_size samples; loss, gradient and loss scale are the joined batch's.
+    devices: int = 1
+    # CUDA device of each rank, the worker's own first; empty with one device, and without a CUDA device.
+    device_indices: tuple[int, ...] = ()
 
     @property
     def joined_batch_size(self) -> int:
-        return self.batch_size * max(1, len(self.devices))
+        return self.devices * self.batch_size
 
     @property
     def batches(self) -> int:
@@ -79,7 +81,10 @@ class Timing:
 
 
 class Trainer(Protocol):
-    """A state is flat float32: the parameters, and behind them each slot of the optimizer, in their order."""
+    """A state is flat float32: the parameters, and behind them each slot of the optimizer, in their order.
+
+    A trainer that has started processes also has `close()`, which ends them.
+    """
 
     note: str
     setup_cache: str | None  # "cold" or "warm" where code was compiled
@@ -88,9 +93,7 @@ class Trainer(Protocol):
     def losses(self, first_step: int, count: int) -> np.ndarray: ...
     def state(self, into: np.ndarray | None = None) -> np.ndarray: ...
     def set_state(self, values: np.ndarray) -> None: ...
-    def peak_device_bytes(self) -> int | None: ...  # of the device that holds most
-
-    # And `close()`, where a trainer has started processes: before it is forgotten.
+    def peak_device_bytes(self) -> int | None: ...
 
 
 def one_line(text: str) -> str:
@@ -175,16 +178,17 @@ class Arguments:
             raise WorkerError("input", f"{self._where}.{name}: expected two or more widths of 1 or more")
         return tuple(value)
 
-    def devices(self, name: str) -> tuple[int, ...]:
-        """CUDA indices, one a rank; none where the field is missing, which means one device."""
-        if name not in self._fields:
-            return ()
-        value = self._get(name, (list,), "an array of CUDA indices")
-        fits = len(value) >= 2 and all(type(index) is int and index >= 0 for index in value)
-        if not fits or len(set(value)) != len(value):
-            expected = "expected two or more different CUDA indices"
-            raise WorkerError("input", f"{self._where}.{name}: {expected}, found {json.dumps(value)[:60]}")
+    def indices(self, name: str) -> tuple[int, ...]:
+        """Different numbers of 0 or more; none where the field is missing."""
+        value = self._fields.get(name, [])
+        if not isinstance(value, list) or not all(type(index) is int and index >= 0 for index in value):
+            raise WorkerError("input", f"{self._where}.{name}: expected an array of indices of 0 or more")
+        if len(set(value)) != len(value):
+            raise WorkerError("input", f"{self._where}.{name}: expected different indices, found {value}")
         return tuple(value)
+
+    def has(self, name: str) -> bool:
+        return name in self._fields
 
     def inner(self, name: str) -> Arguments:
         return Arguments(self._get(name, (dict,), "an object"), f"{self._where}.{name}")
@@ -254,18 +258,19 @@ def read_request(call: Arguments) -> TrainerRequest:
     workload, data = call.inner("workload"), call.inner("data")
     workload.expect_only("name", "widths", "activation", "loss", "batch_size", "optimizer", "seed", "devices")
     widths, loss = workload.widths("widths"), workload.one_of("loss", LOSSES)
-    batch_size, devices = workload.integer("batch_size", 1), workload.devices("devices")
+    batch_size = workload.integer("batch_size", 1)
+    devices = workload.integer("devices", 1) if workload.has("devices") else 1
+    device_indices = call.indices("devices")
+    if device_indices and len(device_indices) != devices:
+        raise WorkerError("input", f"devices: expected {devices}, found {len(device_indices)}")
     samples, feature_count = data.integer("samples", 1), data.integer("feature_count", 1)
     if feature_count != widths[0]:
         raise WorkerError(
             "input", f"data.feature_count: {feature_count}, but the network has {widths[0]} inputs"
         )
-    joined = batch_size * max(1, len(devices))
-    if joined > samples:
-        on_all = f" on each of {len(devices)} devices" if devices else ""
-        raise WorkerError(
-            "input", f"workload.batch_size: {batch_size}{on_all} is more than the {samples} samples"
-        )
+    if devices * batch_size > samples:
+        which = f"{devices * batch_size} is more than the {samples} samples"
+        raise WorkerError("input", f"workload.batch_size: {which}")
     features = map_array(data.text("features_file"), "<f4", samples * feature_count)
     return TrainerRequest(
         backend=call.name("backend"),
@@ -281,6 +286,7 @@ def read_request(call: Arguments) -> TrainerRequest:
         loss=loss,
         optimizer=read_optimizer(workload.inner("optimizer")),
         devices=devices,
+        device_indices=device_indices,
     )
 
 

@@ -41,20 +41,20 @@ BACKENDS = (
         "pytorch-compile-graph",
         "loss, gradients and update compiled as one function, whole steps in a CUDA graph",
         compiles=True,
-        most_devices=MOST_RANKS,
+        max_devices=MOST_RANKS,
     ),
     row(
         "pytorch-ddp",
         "pytorch-eager's step by DistributedDataParallel, a process for each device",
-        least_devices=2,
-        most_devices=MOST_RANKS,
+        min_devices=2,
+        max_devices=MOST_RANKS,
         runs_on_cpu=("fp32",),
     ),
     row(
         "pytorch-ddp-graph",
         "pytorch-ddp's step with its all-reduce, captured in a CUDA graph for each device",
-        least_devices=2,
-        most_devices=MOST_RANKS,
+        min_devices=2,
+        max_devices=MOST_RANKS,
     ),
 )
 
@@ -84,8 +84,8 @@ def trial_on_several_devices(name: str, kind: str, compiles: bool = False, **opt
         compiles=compiles,
         options={"kind": kind, **options},
         trains_everything=True,
-        least_devices=2,
-        most_devices=MOST_RANKS,
+        min_devices=2,
+        max_devices=MOST_RANKS,
     )
 
 
@@ -113,7 +113,10 @@ TRIALS = (
     ),
     trial("graph-slots-foreach", "graph-foreach-optimizer", trains_everything=True),
     trial("compile-graph-default", "compile-graph", compiles=True, trains_everything=True, mode="default"),
-    # Of pytorch-ddp, pytorch-ddp-graph and pytorch-compile-graph on several devices.
+)
+
+# Of pytorch-ddp, pytorch-ddp-graph and pytorch-compile-graph on several devices; served likewise.
+TRIALS_ON_SEVERAL_DEVICES = (
     trial_on_several_devices("ddp-plain", "ddp", static_graph=False, gradient_as_bucket_view=False),
     trial_on_several_devices("ddp-static", "ddp", gradient_as_bucket_view=False),
     trial_on_several_devices("ddp-views", "ddp", static_graph=False),
@@ -218,10 +221,14 @@ class PyTorchBackends:
             "worker": "python",
             "software": software,
             "device": device_description(self._torch, self._device) if on_gpu else None,
+            "devices": self._all_devices() if on_gpu else [],
             "backends": self._table.offered(),
             "ranges": "torch_cuda" in software,
             "broken": None if self._broken is None else str(self._broken),
         }
+
+    def _all_devices(self) -> list[dict]:
+        return [device_description(self._torch, index) for index in range(self._torch.cuda.device_count())]
 
     def get_ready(self) -> None:
         """Imports what the rows need at their first set-up, and makes the device's context."""
@@ -243,8 +250,8 @@ class PyTorchBackends:
 
     def prepare(self, request: TrainerRequest) -> Trainer:
         backend = self._table.asked_for(request)
-        if request.devices:
-            self._expect_devices(request.devices)
+        if request.devices > 1:
+            self._expect_devices(request.device_indices)
             return RankedTrainer(request, backend.module, backend.options)
         device = self._torch.device("cuda", self._device) if self._device >= 0 else self._torch.device("cpu")
         if device.type == "cuda":
@@ -253,17 +260,18 @@ class PyTorchBackends:
             self._torch.cuda.reset_peak_memory_stats(device)
         return importlib.import_module(backend.module).make_trainer(request, device, **backend.options)
 
-    def _expect_devices(self, devices: tuple[int, ...]) -> None:
-        if self._device < 0:
-            raise WorkerError(
-                "unsupported", "several devices have to be CUDA devices, and this worker has none"
-            )
+    def _expect_devices(self, indices: tuple[int, ...]) -> None:
+        """Of a workload on several; none of CPU ranks."""
         found = self._torch.cuda.device_count()
-        missing = [index for index in devices if index >= found]
+        missing = [index for index in indices if index >= found]
         if missing:
             raise WorkerError("unsupported", f"no CUDA device {missing[0]}: there are {found}")
-        if not self._torch.distributed.is_available() or not self._torch.distributed.is_nccl_available():
-            raise WorkerError("unsupported", f"PyTorch {self._torch.__version__} is a build without NCCL")
+        distributed = self._torch.distributed
+        if not distributed.is_available() or (indices and not distributed.is_nccl_available()):
+            library = "NCCL" if indices else "torch.distributed"
+            raise WorkerError(
+                "unsupported", f"PyTorch {self._torch.__version__} is a build without {library}"
+            )
 
     def error_kind(self, error: Exception) -> str:
         return kind_of_error(error, self._torch)

@@ -4,9 +4,11 @@ The function changes nothing in place: it takes a state and returns a new one, b
 be the end of the weight gradient's product only if nothing is overwritten by it. Captured steps hand the new
 state on, and the last one of a graph copies it back. In 16 bits the state holds, beside the masters, the
 16-bit copies that autocast would make of them in each step: the update makes the next step's, and the
-arithmetic stays autocast's. On several devices the function holds the all-reduce of the gradients too, as PyTorch's
-functional collectives, and NCCL's kernels become nodes of the graph. Adam's bias corrections are made for all steps of a graph at its head: Inductor
+arithmetic stays autocast's. Adam's bias corrections are made for all steps of a graph at its head: Inductor
 would put them into every kernel that updates, for each element.
+
+On several devices the function holds the all-reduce of the gradients too, which is one of PyTorch's
+functional collectives, and NCCL's kernels become nodes of the graph.
 """
 
 import itertools
@@ -134,7 +136,7 @@ def flattened(masters: Tensors, copies: Tensors, slots: list[Tensors]) -> Tensor
 
 
 def make_trainer(request: TrainerRequest, device: torch.device, **options) -> CompiledGraphTrainer:
-    if not request.devices:
+    if request.devices == 1:
         return CompiledGraphTrainer(request, device, **options)
     from headroom_worker.several_devices import communication_note, means_in_a_graph
 

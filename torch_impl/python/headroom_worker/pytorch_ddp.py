@@ -1,7 +1,7 @@
 """`pytorch-ddp`: the eager step on several devices, as PyTorch's tutorial writes it.
 
-A process for each device, torch.nn.parallel.DistributedDataParallel around the network, NCCL below it. What it
-adds to pytorch-eager is the wrapper: in the backward pass its hooks join the gradients, bucket by bucket.
+A process for each device, torch.nn.parallel.DistributedDataParallel around the network, NCCL below it. What
+it adds to pytorch-eager is the wrapper: in the backward pass its hooks join the gradients, bucket by bucket.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """`pytorch-ddp-graph`: pytorch-ddp's step, captured whole in a CUDA graph for each device.
 
-As PyTorch's notes on CUDA graphs describe it: DistributedDataParallel is made on a side stream and runs eleven
-steps before the first capture, and NCCL's kernels become nodes of the graph.
+As PyTorch's notes on CUDA graphs describe it: DistributedDataParallel is made on a side stream and runs
+eleven steps before the first capture, and NCCL's kernels become nodes of the graph.
 """
 
 import torch

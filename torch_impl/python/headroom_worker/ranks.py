@@ -1,9 +1,9 @@
 """Several devices: a process for each of them, a rank, and the trainer that drives all of them.
 
-The worker's process is the front. It starts the ranks, hands each call to all of them, and waits for their answers
-no longer than a limit. A rank that dies, fails or does not answer ends all of them, and costs one `failed` answer
-that says which it was. A rank holds a trainer of the row's module, which finds its own rows of the joined batches
-and joins its gradients with the others' by torch.distributed.
+The worker's process is the front. It starts the ranks, hands each call to all of them, and waits for their
+answers no longer than a limit. A rank that dies, fails or does not answer ends all of them, and costs one
+`failed` answer that says which it was. A rank holds a trainer of the row's module, which finds its own rows
+of the joined batches and joins its gradients with the others' by torch.distributed.
 
 Arrays travel by the names of their files: those of the request and of the calls are files already.
 """
@@ -26,7 +26,8 @@ from headroom_protocol.server import Timing, TrainerRequest, WorkerError, one_li
 
 MOST_RANKS = 8
 
-# A little less than the driver waits (TimeLimits in bench/worker/client.h), so that the answer says who is late.
+# A little less than the driver waits (TimeLimits in bench/worker/client.h), so that the answer says who is
+# late.
 SETUP_SECONDS = 580.0
 STATE_SECONDS = 280.0
 LONGEST_TRAINING_SECONDS = 580.0
@@ -56,17 +57,16 @@ ARRAYS = ("features", "targets", "parameters")
 
 
 class RankedTrainer:
-    """The front of a row on several devices; `device_type`: "cuda", or "cpu" for tests without a GPU."""
+    """The front of a row on several devices, or without any on as many processes of the CPU."""
 
     def __init__(
         self,
         request: TrainerRequest,
         module: str,
         options: Mapping[str, object],
-        device_type: str = "cuda",
         least_training_seconds: float = LEAST_TRAINING_SECONDS,
     ):
-        self._devices = request.devices
+        self._ranks, self._devices = range(request.devices), request.device_indices
         self._least_training_seconds = least_training_seconds
         self._step_seconds: float | None = None  # of the last block
         self._state_size = parameter_count(request.widths) * (1 + len(request.optimizer.slots))
@@ -76,9 +76,9 @@ class RankedTrainer:
         request = dataclasses.replace(request, **by_file)
         context = multiprocessing.get_context("spawn")
         self._processes, self._pipes = [], []
-        for rank in range(len(self._devices)):
+        for rank in self._ranks:
             ours, theirs = context.Pipe()
-            place = Place(rank, len(self._devices), device_type, os.path.join(self._folder.name, "meeting"))
+            place = Place(rank, request.devices, os.path.join(self._folder.name, "meeting"))
             process = context.Process(
                 target=run_rank,
                 args=(theirs, os.getpid(), place, request, module, dict(options)),
@@ -88,20 +88,25 @@ class RankedTrainer:
             theirs.close()
             self._processes.append(process)
             self._pipes.append(ours)
-        set_up = self._gather("prepare", range(len(self._devices)), SETUP_SECONDS)
-        self.note = f"{len(self._devices)} processes, {set_up[0]['note']}"
+        set_up = self._gather("prepare", self._ranks, SETUP_SECONDS)
+        self.note = f"{request.devices} processes, {set_up[0]['note']}"
         caches = [rank["setup_cache"] for rank in set_up]
         self.setup_cache = "cold" if "cold" in caches else caches[0]
 
     def train(self, first_step: int, count: int) -> Timing:
-        """Device and wall time are those of the first rank, which waits for all gradients; CPU time is the sum."""
+        """Device and wall time are the longest of a rank, CPU time the sum of all."""
         limit = LONGEST_TRAINING_SECONDS
         if self._step_seconds is not None:
             expected = LATENESS * count * self._step_seconds
             limit = min(limit, max(self._least_training_seconds, expected))
         times = self._ask_all("train", first_step, count, seconds=limit)
-        self._step_seconds = times[0].wall_seconds / count
-        return dataclasses.replace(times[0], cpu_seconds=sum(rank.cpu_seconds for rank in times))
+        timing = Timing(
+            device_seconds=max(rank.device_seconds for rank in times),
+            wall_seconds=max(rank.wall_seconds for rank in times),
+            cpu_seconds=sum(rank.cpu_seconds for rank in times),
+        )
+        self._step_seconds = timing.wall_seconds / count
+        return timing
 
     def losses(self, first_step: int, count: int) -> np.ndarray:
         """Of the joined batches: each rank has the mean of its own rows, and all have as many."""
@@ -119,7 +124,7 @@ class RankedTrainer:
             into[:] = values
             return into
         self._ask([0], "write_state", str(into.filename), seconds=STATE_SECONDS)
-        others = range(1, len(self._devices))
+        others = self._ranks[1:]
         differences = self._ask(others, "compare_state", str(into.filename), seconds=STATE_SECONDS)
         for rank, (count, first) in zip(others, differences, strict=True):
             if count:
@@ -162,10 +167,10 @@ class RankedTrainer:
         self._folder.cleanup()
 
     def _name(self, rank: int) -> str:
-        return f"rank {rank} (device {self._devices[rank]})"
+        return f"rank {rank} (device {self._devices[rank]})" if self._devices else f"rank {rank}"
 
     def _ask_all(self, call: str, *arguments, seconds: float) -> list:
-        return self._ask(range(len(self._devices)), call, *arguments, seconds=seconds)
+        return self._ask(self._ranks, call, *arguments, seconds=seconds)
 
     def _ask(self, ranks, call: str, *arguments, seconds: float) -> list:
         if self._ended:
@@ -226,7 +231,6 @@ class Place:
 
     rank: int
     count: int
-    device_type: str
     meeting: str
 
 
@@ -272,7 +276,7 @@ class Rank:
             return False
 
     def prepare(self, request: TrainerRequest, module: str, options: dict[str, object]) -> dict:
-        self._device = join_ranks(self._place, request.devices)
+        self._device = join_ranks(self._place, request.device_indices)
         request = dataclasses.replace(request, **{name: getattr(request, name).mapped() for name in ARRAYS})
         self._trainer = importlib.import_module(module).make_trainer(request, self._device, **options)
         return {"note": self._trainer.note, "setup_cache": self._trainer.setup_cache}
@@ -308,7 +312,7 @@ def join_ranks(place: Place, devices: tuple[int, ...]):
     import torch
     import torch.distributed
 
-    on_gpu = place.device_type == "cuda"
+    on_gpu = bool(devices)
     device = torch.device("cuda", devices[place.rank]) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)

@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 Tensors = list[torch.Tensor]
 
-# Of DistributedDataParallel: the network is the same in each step, and a gradient need not be copied out of its
-# bucket (docs/rivals.md).
+# Of DistributedDataParallel: the network is the same in each step, and a gradient need not be copied out of
+# its bucket (docs/rivals.md).
 DDP_OPTIONS = {"static_graph": True, "gradient_as_bucket_view": True}
 
 

@@ -50,13 +50,13 @@ def make_network(widths: tuple[int, ...], activation: str = "relu") -> nn.Sequen
 
 
 def own_rows(values: np.ndarray, request: TrainerRequest) -> np.ndarray:
-    """What this process trains of features or targets, [batches * batch_size, ...] where it is one of several."""
-    if not request.devices:
+    """Features or targets of this rank: [batches * batch_size, ...] where it is one of several."""
+    if request.devices == 1:
         return values
     import torch.distributed
 
     joined = values[: request.batches * request.joined_batch_size]
-    by_rank = joined.reshape(request.batches, len(request.devices), request.batch_size, *values.shape[1:])
+    by_rank = joined.reshape(request.batches, request.devices, request.batch_size, *values.shape[1:])
     return by_rank[:, torch.distributed.get_rank()].reshape(-1, *values.shape[1:])
 
 
