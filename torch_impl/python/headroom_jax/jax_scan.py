@@ -20,7 +20,7 @@ import numpy as np
 from headroom_protocol.server import TrainerRequest
 from jax import lax
 
-from headroom_jax.network import AUTO, State
+from headroom_jax.network import State
 from headroom_jax.trainer import ALL, ROWS, JaxTrainer, copies
 
 UNROLLS = (1, 4, 8)
@@ -88,7 +88,7 @@ class ScanTrainer(JaxTrainer):
 
     def _compiled(self, length: int, unroll: int) -> jax.stages.Compiled:
         scan = functools.partial(self._scan, length=length, unroll=unroll)
-        if self.network.ranks > 1 and not AUTO:
+        if self.network.ranks > 1:
             scan = jax.shard_map(
                 scan,
                 mesh=self.mesh,

@@ -14,10 +14,7 @@ from jax import lax
 
 from headroom_jax.rules import ACTIVATIONS, LOSSES, OPTIMIZERS
 
-RANKS = "ranks"
-import os
-
-AUTO = bool(os.environ.get("AUTO_SHARDING"))
+RANKS = "ranks"  # the axis of the devices that train together
 Parameters = list[tuple[jax.Array, jax.Array]]  # a layer's weight [out, in] and bias [out], fp32
 State = tuple[Parameters, list[Parameters]]  # and the optimizer's slots
 
@@ -75,7 +72,7 @@ class Network:
         """
         parameters, slots = state
         loss, gradients = self.loss_and_gradients(parameters, inputs, targets)
-        if self.ranks > 1 and not AUTO:
+        if self.ranks > 1:
             loss, gradients = lax.pmean(loss, RANKS), lax.psum(gradients, RANKS)
         tensors, structure = jax.tree.flatten(parameters)
         own_slots = list(zip(*map(jax.tree.leaves, slots), strict=True)) or [()] * len(tensors)
@@ -106,7 +103,7 @@ class Network:
             sums, targets
         )  # of the last layer, which has no activation
         # Of the mean over all ranks' rows.
-        gradient = gradient * (self.scale if AUTO else self.scale / self.ranks)
+        gradient = gradient * (self.scale / self.ranks)
 
         gradients = []
         for layer in reversed(range(len(weights))):

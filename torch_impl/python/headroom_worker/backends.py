@@ -19,9 +19,9 @@ from headroom_protocol.backend_table import Backend, BackendTable
 from headroom_protocol.server import Trainer, TrainerRequest, WorkerError, one_line
 
 from headroom_worker.device import device_description
-from headroom_worker.ranks import MOST_RANKS, RankedTrainer
 
 OLDEST_TORCH = (2, 6)
+MOST_RANKS = 8  # of a host
 # What PyTorch's autograd promises: fp32 as in the contract, its libraries' tf32, autocast in 16 bits.
 AUTOGRAD_CONTRACTS = {"fp32": "exact", "tf32": "library", "fp16": "autocast", "bf16": "autocast"}
 
@@ -252,6 +252,8 @@ class PyTorchBackends:
         backend = self._table.asked_for(request)
         if request.devices > 1:
             self._expect_devices(request.device_indices)
+            from headroom_worker.ranks import RankedTrainer
+
             return RankedTrainer(request, backend.module, backend.options)
         device = self._torch.device("cuda", self._device) if self._device >= 0 else self._torch.device("cpu")
         if device.type == "cuda":

@@ -14,6 +14,7 @@ import datetime
 import importlib
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
 import traceback
@@ -23,8 +24,6 @@ from multiprocessing import connection as pipes
 import numpy as np
 from headroom_protocol.process import die_with_parent
 from headroom_protocol.server import Timing, TrainerRequest, WorkerError, one_line, parameter_count
-
-MOST_RANKS = 8
 
 # A little less than the driver waits (TimeLimits in bench/worker/client.h), so that the answer says who is
 # late.
@@ -115,6 +114,7 @@ class RankedTrainer:
 
     def state(self, into: np.ndarray | None = None) -> np.ndarray:
         """The first rank's; `failed` unless all have the same bits."""
+        self._expect_ranks()
         if not isinstance(into, np.memmap):
             file = os.path.join(self._folder.name, "state")
             written = np.memmap(file, np.float32, "w+", shape=(self._state_size,))
@@ -136,6 +136,7 @@ class RankedTrainer:
         return into
 
     def set_state(self, values: np.ndarray) -> None:
+        self._expect_ranks()
         file = getattr(values, "filename", None)
         if file is None:
             file = os.path.join(self._folder.name, "given-state")
@@ -172,9 +173,12 @@ class RankedTrainer:
     def _ask_all(self, call: str, *arguments, seconds: float) -> list:
         return self._ask(self._ranks, call, *arguments, seconds=seconds)
 
-    def _ask(self, ranks, call: str, *arguments, seconds: float) -> list:
+    def _expect_ranks(self) -> None:
         if self._ended:
             raise WorkerError("failed", self._ended)
+
+    def _ask(self, ranks, call: str, *arguments, seconds: float) -> list:
+        self._expect_ranks()
         for rank in ranks:
             with contextlib.suppress(OSError):  # it is dead, which _gather() tells
                 self._pipes[rank].send((call, arguments))
@@ -276,9 +280,10 @@ class Rank:
             return False
 
     def prepare(self, request: TrainerRequest, module: str, options: dict[str, object]) -> dict:
+        make_trainer = importlib.import_module(module).make_trainer
         self._device = join_ranks(self._place, request.device_indices)
         request = dataclasses.replace(request, **{name: getattr(request, name).mapped() for name in ARRAYS})
-        self._trainer = importlib.import_module(module).make_trainer(request, self._device, **options)
+        self._trainer = make_trainer(request, self._device, **options)
         return {"note": self._trainer.note, "setup_cache": self._trainer.setup_cache}
 
     def train(self, first_step: int, count: int) -> Timing:
@@ -330,8 +335,6 @@ def join_ranks(place: Place, devices: tuple[int, ...]):
 
 
 def error_kind(error: Exception) -> str:
-    import torch
-
     from headroom_worker.backends import kind_of_error
 
-    return kind_of_error(error, torch)
+    return kind_of_error(error, sys.modules.get("torch"))
