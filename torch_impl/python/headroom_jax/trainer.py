@@ -14,13 +14,13 @@ import numpy as np
 from headroom_protocol.kept_losses import KEPT_LOSSES, KeptSteps
 from headroom_protocol.server import Timing, TrainerRequest, WorkerError
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from headroom_jax.compilation import Compilation
 from headroom_jax.network import RANKS, Network, Parameters, State
 
 EMPTY_PROGRAMS = 50
-# How arrays lie on them: whole on each, or each batch's rows divided among them.
+# How arrays lie on several devices: whole on each, or each batch's rows divided among them.
 ALL, ROWS = PartitionSpec(), PartitionSpec(None, RANKS)
 
 
@@ -33,9 +33,12 @@ class JaxTrainer:
     def __init__(self, request: TrainerRequest, devices: Sequence[jax.Device]):
         """`devices`: one, or one for each rank, among which the rows of every batch are divided."""
         self.on_gpu = devices[0].platform != "cpu"
-        self.mesh = Mesh(np.array(devices), (RANKS,))
-        self._everywhere = NamedSharding(self.mesh, ALL)  # each device has all of it
-        self._by_rows = NamedSharding(self.mesh, ROWS)
+        self._everywhere = self._by_rows = SingleDeviceSharding(devices[0])
+        self._results = {}
+        if len(devices) > 1:
+            self.mesh = Mesh(np.array(devices), (RANKS,))
+            self._everywhere, self._by_rows = NamedSharding(self.mesh, ALL), NamedSharding(self.mesh, ROWS)
+            self._results = {"out_shardings": self._everywhere}
         self._compilation = Compilation(request.cache_folder, self.on_gpu)
         self.batches = request.batches
         self.network = Network(request, "cuda" if self.on_gpu else "cpu")
@@ -55,7 +58,7 @@ class JaxTrainer:
         self._kept, self._losses = KeptSteps(), np.full(KEPT_LOSSES, np.nan, np.float32)
         self._most_bytes = 0
 
-    def _put(self, values: np.ndarray, sharding: NamedSharding | None = None) -> jax.Array:
+    def _put(self, values: np.ndarray, sharding: Sharding | None = None) -> jax.Array:
         """A copy on the devices. On the CPU JAX would use the caller's memory else, a mapped file's."""
         return jax.device_put(values, sharding or self._everywhere, may_alias=False)
 
@@ -64,8 +67,8 @@ class JaxTrainer:
         program = jax.jit(
             function,
             donate_argnums=0,
-            out_shardings=self._everywhere,
             compiler_options=self.network.compiler_options,
+            **self._results,
         )
         program = program.lower(*arguments).compile()
         memory = program.memory_analysis()
