@@ -31,6 +31,7 @@ class GraphedDdpTrainer(GraphedEagerTrainer):
 
     def prepare_step(self) -> None:
         super().prepare_step()
+        self._synchronize()  # what was made on the default stream
         with self.on_capture_stream():
             self.network = distributed(self.network, self.device, self.options)
             for _ in range(WARM_UP_STEPS):
