@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "core/dataset_view.h"
 #include "core/parameters.h"
@@ -12,7 +13,7 @@
 #include "core/workload.h"
 #include "jit/ready_kernel.h"
 #include "resident/block_plan.h"
-#include "resident/column_plan.h"
+#include "resident/column_peers.h"
 #include "resident/patch_plan.h"
 #include "resident/sharing.h"
 #include "resident/slice_plan.h"
@@ -22,7 +23,7 @@ namespace headroom {
 
 namespace resident {
 
-using AnyPlan = std::variant<BlockPlan, SlicePlan, SlotPlan, PatchPlan, ColumnPlan>;
+using AnyPlan = std::variant<BlockPlan, SlicePlan, SlotPlan, PatchPlan, ColumnPlan, RankPlan>;
 
 /// A kernel that trains what one plan, or several, say.
 struct PlanKernel {
@@ -58,6 +59,7 @@ struct ResidentOptions {
   resident::PlanForm plan_form = resident::PlanForm::kChosen;
   double wait_seconds = 2;  ///< longest wait for other thread blocks; a longer one fails the training
   int lost_exchange = -1;   ///< an exchange that waits for more than is ever sent
+  int absent_rank = -1;     ///< one of several devices that launches nothing
 };
 
 namespace resident {
@@ -72,6 +74,15 @@ std::string offer_plans(const Workload& workload, Precision precision, const Lim
 /// whose thread blocks can all be resident. compiled/compiled.h has a maker that compiles.
 std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial, int device,
+                                               const resident::KernelMaker& maker,
+                                               const ResidentOptions& options = {});
+
+/// On several devices of one host, 2, 4 or 8, a rank each. `workload.batch_size` is one rank's: of joined batch s, which has that many rows
+/// of each, rank r has rows r * batch_size on. All ranks keep the same bits, which is checked whenever parameters are read. Columns
+/// alone train so. Throws UnsupportedError also where a device cannot reach another's memory.
+std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
+                                               const DatasetView& data, const Parameters& initial,
+                                               const std::vector<int>& devices,
                                                const resident::KernelMaker& maker,
                                                const ResidentOptions& options = {});
 

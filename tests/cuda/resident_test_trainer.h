@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "resident/trainer.h"
 #ifdef HEADROOM_EMULATED
@@ -26,6 +27,23 @@ inline std::unique_ptr<Trainer> make_resident_test_trainer(const Workload& workl
   return make_resident_trainer(workload, precision, data, initial, 0, emulated::resident_kernels(), options);
 #else
   return make_resident_trainer(workload, precision, data, initial, 0, folder_of_kept_kernels(), options);
+#endif
+}
+
+/// By the first `ranks` devices. `joined`: with the batch of all of them.
+inline std::unique_ptr<Trainer> make_ranked_test_trainer(const Workload& joined, Precision precision,
+                                                         const DatasetView& data, const Parameters& initial,
+                                                         int ranks, const ResidentOptions& options) {
+  Workload workload = joined;
+  workload.batch_size /= ranks;
+  std::vector<int> devices;
+  for (int device = 0; device < ranks; ++device) devices.push_back(device);
+#ifdef HEADROOM_EMULATED
+  return make_resident_trainer(workload, precision, data, initial, devices, emulated::resident_kernels(),
+                               options);
+#else
+  return make_resident_trainer(workload, precision, data, initial, devices, folder_of_kept_kernels(),
+                               options);
 #endif
 }
 

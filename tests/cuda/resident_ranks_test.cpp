@@ -1,0 +1,180 @@
+// The column kernel of cuda-resident on several devices, which tell each other what weight gradients are made of
+// (resident/column_peers.cuh).
+//
+// Networks are named with their joined batch, which the oracle trains with: rank r has every r-th part of it.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "column_kernels.h"
+#include "core/error.h"
+#include "device/device.h"
+#include "device/peer_access.h"
+#include "not_finite.h"
+#include "resident/column_peers.h"
+#include "sanitizer.h"
+#include "step_check.h"
+
+namespace headroom {
+namespace {
+
+constexpr resident::Limits kH200{.sm_count = 132, .shared_bytes = 232448};
+constexpr double kSanitizerWaitSeconds = 100;
+
+/// Why this machine has not so many devices that reach each other.
+std::optional<std::string> devices_missing(int count) {
+  std::vector<int> devices(static_cast<std::size_t>(count));
+  std::iota(devices.begin(), devices.end(), 0);
+  for (const int device : devices)
+    if (const auto reason = resident_unavailable(device)) return reason;
+  try {
+    enable_peer_access(devices);
+  } catch (const UnsupportedError& error) {
+    return error.what();
+  }
+  return std::nullopt;
+}
+#define NEEDS_DEVICES(count) \
+  if (const auto reason = devices_missing(count)) GTEST_SKIP() << *reason
+
+std::unique_ptr<Trainer> trainer_of(const NamedProblem& joined, Precision precision, int ranks,
+                                    ResidentOptions options) {
+  return make_ranked_test_trainer(joined.workload, precision, joined.dataset.train(), joined.initial, ranks,
+                                  options);
+}
+
+void check(const char* name, Precision precision, int ranks, const std::vector<std::int64_t>& steps,
+           double wait_seconds = kSanitizerWaitSeconds) {
+  NamedProblem joined(name, fresh_seed());
+  const auto trainer = trainer_of(joined, precision, ranks, {.wait_seconds = wait_seconds});
+  check_against_oracle(joined, precision, *trainer, steps, 3);
+}
+const std::vector<std::int64_t> kFewSteps = {0, 1, 7, 9};
+
+class ResidentRanks : public testing::TestWithParam<Precision> {};
+INSTANTIATE_TEST_SUITE_P(Every, ResidentRanks, testing::Values(Precision::kFp16, Precision::kBf16),
+                         [](const auto& precision) { return std::string(to_string(precision.param)); });
+
+TEST_P(ResidentRanks, SmallStepsOfTwoLayersMatchTheOracleOfTheJoinedBatch) {
+  NEEDS_DEVICES(2);
+  check(kSmallRanks[0], GetParam(), 2, kFewSteps);
+}
+TEST_P(ResidentRanks, SmallStepsOfThreeLayersMatchTheOracleOfTheJoinedBatch) {
+  NEEDS_DEVICES(2);
+  check(kSmallRanks[1], GetParam(), 2, kFewSteps);
+}
+TEST_P(ResidentRanks, SmallStepsOfFourLayersMatchTheOracleOfTheJoinedBatch) {
+  NEEDS_DEVICES(2);
+  check(kSmallRanks[2], GetParam(), 2, kFewSteps);
+}
+TEST_P(ResidentRanks, SmallStepsOfFourClustersMatchTheOracleOfTheJoinedBatch) {
+  NEEDS_DEVICES(2);
+  check(kSmallRanks[3], GetParam(), 2, kFewSteps);
+}
+TEST_P(ResidentRanks, SmallStepsWithGeluAndTargetsMatchTheOracleOfTheJoinedBatch) {
+  NEEDS_DEVICES(2);
+  check(kSmallRanks[4], GetParam(), 2, kFewSteps);
+}
+TEST_P(ResidentRanks, SmallStepsOfFourRanksWithAdamMatchTheOracleOfTheJoinedBatch) {
+  NEEDS_DEVICES(4);
+  check(kSmallFourRanks, GetParam(), 4, kFewSteps);
+}
+TEST_P(ResidentRanks, StepsMatchTheOracleOfTheJoinedBatch) {
+  NEEDS_DEVICES(2);
+  for (const char* name : kRanks) check(name, GetParam(), 2, {0, 1, 7, 29, 71}, 2);
+}
+
+std::vector<float> bits_after(const NamedProblem& joined, Precision precision, std::int64_t cut,
+                              std::int64_t steps) {
+  const auto trainer = trainer_of(joined, precision, 2, {.wait_seconds = kSanitizerWaitSeconds});
+  trainer->train(0, cut);
+  trainer->train(cut, steps - cut);
+  const State state = trainer->state();
+  std::vector<float> bits(state.parameters.flat().begin(), state.parameters.flat().end());
+  for (const float loss : trainer->losses(0, steps)) bits.push_back(loss);
+  return bits;
+}
+TEST_P(ResidentRanks, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_DEVICES(2);
+  for (const char* name : {kSmallRanks[1], kSmallRanks[2]}) {
+    const NamedProblem joined(name, fresh_seed());
+    const std::int64_t steps = is_shortened() ? 4 : 700;
+    const auto whole = bits_after(joined, GetParam(), steps - 1, steps);
+    EXPECT_EQ(whole, bits_after(joined, GetParam(), 1, steps)) << joined.described(GetParam());
+    EXPECT_EQ(whole, bits_after(joined, GetParam(), 2, steps)) << joined.described(GetParam());
+  }
+}
+/// The second launch starts with parameters that the first has not left, at a step that it has trained.
+TEST_P(ResidentRanks, FewStepsFromAStateThatWasSetAgainAreTheSame) {
+  NEEDS_DEVICES(2);
+  const NamedProblem joined(kSmallRanks[2], fresh_seed());
+  const auto trainer = trainer_of(joined, GetParam(), 2, {.wait_seconds = kSanitizerWaitSeconds});
+  const auto trained = [&] {
+    trainer->set_parameters(joined.initial);
+    trainer->train(0, 3);
+    const Parameters parameters = trainer->parameters();
+    return std::vector<float>(parameters.flat().begin(), parameters.flat().end());
+  };
+  const std::vector<float> first = trained();
+  EXPECT_EQ(first, trained());
+}
+TEST_P(ResidentRanks, ANaNComesOutAsNaNLosses) {
+  NEEDS_DEVICES(2);
+  for (const char* name : {kSmallRanks[1], kSmallRanks[2]}) {
+    NotFiniteProblem joined(name);
+    expect_nans_in_the_losses(joined, GetParam(), is_shortened() ? NaNPlaces::kFew : NaNPlaces::kEvery, [&] {
+      return trainer_of(joined, GetParam(), 2, {.wait_seconds = kSanitizerWaitSeconds});
+    });
+  }
+}
+
+std::string failure_of(const ResidentOptions& options) {
+  const NamedProblem joined(kSmallRanks[2], fresh_seed());
+  const auto trainer = trainer_of(joined, Precision::kBf16, 2, options);
+  try {
+    trainer->train(0, 4);
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "no failure";
+}
+/// Of four layers: activations of three, gradients of three, and the outputs'.
+TEST(ResidentRanksWaits, SmallPacketsThatAreLostFailInsteadOfHanging) {
+  NEEDS_DEVICES(2);
+  const std::vector<int> kinds = is_shortened() ? std::vector{3} : std::vector{0, 1, 2, 3, 4, 5, 6};
+  for (const int kind : kinds) {
+    const std::string failure =
+        failure_of({.wait_seconds = 0.05, .lost_exchange = static_cast<int>(resident::kWaitPeers) + kind});
+    EXPECT_NE(failure.find("rank 0: cuda-resident: warp "), std::string::npos) << kind << ": " << failure;
+  }
+}
+TEST(ResidentRanksWaits, SmallRankThatNeverStartsIsNamed) {
+  NEEDS_DEVICES(2);
+  const std::string failure = failure_of({.wait_seconds = 0.05, .absent_rank = 1});
+  EXPECT_EQ(failure.find("rank 0: cuda-resident: warp "), 0u) << failure;
+  EXPECT_NE(failure.find(" of rank 1"), std::string::npos) << failure;
+  EXPECT_EQ(failure.find("rank 1: "), std::string::npos) << failure;
+  EXPECT_EQ(failure.find('\n'), std::string::npos) << failure;
+}
+
+TEST(ResidentRankPlan, SaysWhatDoesNotFit) {
+  const auto refusal = [](const char* name, Precision precision, int ranks) {
+    try {
+      (void)resident::make_rank_plan(parse_workload_name(name), precision, kH200, ranks);
+    } catch (const UnsupportedError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refusal("mlp-784x256x256x256x10-b32", Precision::kFp16, 2), "");
+  EXPECT_EQ(refusal("mlp-784x128x128x128x10-b32", Precision::kBf16, 8), "");
+  EXPECT_NE(refusal("mlp-784x128x10-b32", Precision::kBf16, 3).find("3 devices"), std::string::npos);
+  EXPECT_NE(refusal("mlp-784x128x10-b33", Precision::kBf16, 2).find("batch size 33"), std::string::npos);
+  EXPECT_NE(refusal("mlp-784x128x10-b32", Precision::kFp32, 2).find("fp32"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace headroom
