@@ -15,9 +15,9 @@ inline constexpr int kMostRanks = 8;
 inline constexpr int kInboxSteps = 4;
 
 /// What ranks tell each other of a step, numbered: h(1) to h(hidden), d(1) to d(hidden), and the gradients of the logits.
-constexpr int hidden_kind(int layer) { return layer - 1; }
-constexpr int gradient_kind(int hidden, int layer) { return hidden + layer - 1; }
-constexpr int outputs_kind(int hidden) { return 2 * hidden; }
+__host__ __device__ constexpr int hidden_kind(int layer) { return layer - 1; }
+__host__ __device__ constexpr int gradient_kind(int hidden, int layer) { return hidden + layer - 1; }
+__host__ __device__ constexpr int outputs_kind(int hidden) { return 2 * hidden; }
 /// Of one sender in an inbox: packets of 16 bytes, two words of data each, [steps] [kinds] [members] [groups of rows] [32 lanes].
 constexpr std::int64_t peer_bytes(const ColumnShape& shape) {
   return std::int64_t{kInboxSteps} * (outputs_kind(shape.hidden) + 1) * shape.members * shape.groups() * 512;

@@ -176,6 +176,8 @@ class ColumnStep {
   static constexpr int kSlices = 2 * kMembers / kWarps;  // of a matrix's 8 columns that a warp updates
   static constexpr int kLastMatrix = kHidden - 1;        // of W(2) to W(L + 1)
   static constexpr bool kLastIsLate = kHidden <= 2;      // W(L + 1) is updated behind barrier 1
+  // W(2) is updated behind barrier 1, too, where nobody waits for a peer before it: a rank has time until its peers' d(1) is there.
+  static constexpr bool kSecondIsLate = kRanks == 1 || kLastIsLate;
   static constexpr int kSlotCount = kShape.slots, kSharedSlotMatrices = kShape.shared_slot_matrices(),
                        kSlotsOfMatrix = kSlotCount * kShape.matrix_values();
   static constexpr bool kFirstSlotsAreShared = kShape.first_slots_are_shared();
@@ -355,7 +357,7 @@ class ColumnStep {
   MACHINE_DEVICE void update(const Arguments& a) {
     registers_increase<kUpdatingRegisters>();
 #pragma unroll
-    for (int layer = 3; layer <= kHidden; ++layer) hand_on(a, layer);
+    for (int layer = kSecondIsLate ? 3 : 2; layer <= kHidden; ++layer) hand_on(a, layer);
 #pragma unroll 1
     for (int step = 0; step < a.steps; ++step) {
       begin_step(step);
@@ -368,8 +370,7 @@ class ColumnStep {
       const bool goes_on = step + 1 < a.steps;
       const Factors factors = factors_of_step(a);
       if constexpr (!kLastIsLate) {
-        update_matrix<kLastMatrix>(
-            a, factors, with_last_of_peers(a, load_operands(hidden_tiles(kHidden), load_own(dlogits()))));
+        update_matrix<kLastMatrix>(a, factors, load_operands(hidden_tiles(kHidden), load_own(dlogits())));
         update_between<kHidden>(a, factors, goes_on);
       }
       if constexpr (kStagesColumns) await_own(staging_barrier(1), parity_);
@@ -396,9 +397,9 @@ class ColumnStep {
       const Operands last = load_operands(hidden_tiles(kHidden, true), load_own(dlogits()));
       if (kGoesOn) barrier_arrive(last_barrier(kLastRead));
       if constexpr (kHidden == 2) update_second<kGoesOn>(a, factors, updates);
-      if (updates) update_matrix<kLastMatrix>(a, factors, with_last_of_peers(a, last, true));
+      if (updates) update_matrix<kLastMatrix, true>(a, factors, last);
       if (kGoesOn) barrier_arrive(last_barrier(kLastUpdated));
-    } else {
+    } else if constexpr (kSecondIsLate) {
       update_second<kGoesOn>(a, factors, updates);
     }
   }
@@ -406,17 +407,17 @@ class ColumnStep {
   MACHINE_DEVICE void update_second(const Arguments& a, const Factors& factors, bool updates) {
     const Operands second = load_operands(gradient_tiles(2), load_own(own_hidden(1, true)));
     if (kGoesOn) barrier_arrive(read_barrier(2));
-    if (updates) update_matrix<0>(a, factors, with_peers(a, second, 2, true));
+    if (updates) update_matrix<0, true>(a, factors, second);
     if (kGoesOn) hand_on(a, 2);
   }
-  /// W(layer) to W(3), each when its gradient is there.
+  /// W(layer) to the lowest that is not updated behind barrier 1, each when its gradient is there.
   template <int kLayer>
   MACHINE_DEVICE void update_between(const Arguments& a, const Factors& factors, bool goes_on) {
-    if constexpr (kLayer >= 3) {
+    if constexpr (kLayer >= (kSecondIsLate ? 3 : 2)) {
       if constexpr (kLayer < kHidden) await_own(taken_barrier(kLayer), parity_);
       const Operands operands = load_operands(gradient_tiles(kLayer), load_own(own_hidden(kLayer - 1)));
       barrier_arrive(read_barrier(kLayer));
-      update_matrix<kLayer - 2>(a, factors, with_peers(a, operands, kLayer));
+      update_matrix<kLayer - 2>(a, factors, operands);
       if (goes_on) hand_on(a, kLayer);
       update_between<kLayer - 1>(a, factors, goes_on);
     }
@@ -524,21 +525,19 @@ class ColumnStep {
   MACHINE_DEVICE static uint4 as_uint4(const std::uint32_t (&word)[4]) {
     return make_uint4(word[0], word[1], word[2], word[3]);
   }
-  struct NoOperands {};
-  struct PeerOperands {
-    Own own[kPeers];
-    std::uint32_t columns[kPeers][kSlices][kGroups];
-  };
-  /// What an update multiplies: of this warp's slices of `tiles` and of 16 own columns, over all rows; and over those of peers.
+  MACHINE_DEVICE static void copy(float (&to)[4], const float (&from)[4]) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) to[c] = from[c];
+  }
+  /// What an update multiplies: of this warp's slices of `tiles` and of 16 own columns, over all rows.
   struct Operands {
     Own own;
     std::uint32_t columns[kSlices][kGroups];
-    std::conditional_t<kRanks == 1, NoOperands, PeerOperands> peers;
   };
   MACHINE_DEVICE Operands load_operands(const unsigned char* tiles, const Own& own) const {
     const unsigned char* row =
         tiles + (lane_ >> 3) * kGroupTiles + warp_ * (kSlices * kBlock) + (lane_ & 7) * 16;
-    Operands operands = {own, {}, {}};
+    Operands operands = {own, {}};
 #pragma unroll
     for (int i = 0; i < kSlices; ++i)
 #pragma unroll
@@ -563,44 +562,31 @@ class ColumnStep {
     }
     return own;
   }
-  /// Of W(layer), with peers' h(layer - 1) and d(layer).
-  MACHINE_DEVICE Operands with_peers(const Arguments& a, Operands operands, int layer, bool before = false) {
-    if constexpr (kRanks > 1)
-      take_operands(a, operands, before, hidden_kind(layer - 1), member_, gradient_kind(layer));
-    return operands;
-  }
-  /// Of W(L + 1).
-  MACHINE_DEVICE Operands with_last_of_peers(const Arguments& a, Operands operands, bool before = false) {
-    if constexpr (kRanks > 1) take_operands(a, operands, before, kOutputsKind, 0, hidden_kind(kHidden));
-    return operands;
-  }
-  MACHINE_DEVICE void take_operands(const Arguments& a, Operands& operands, bool before, int own_kind,
-                                    int own_member, int columns_kind) {
+  /// What a peer's rows have for an update of a matrix: where its own columns come from, and its slices.
+  template <int kMatrix>
+  MACHINE_DEVICE Operands take_operands(const Arguments& a, int peer, bool before) {
+    constexpr bool kIsLast = kMatrix == kLastMatrix;
     constexpr int kOwnMembers = kSlices / 2;  // of which this warp updates the columns
+    typename Peers::template Words<kGroups> own;
+    typename Peers::template Words<kOwnMembers * kGroups> columns;
+    peers_.take(a, waiter_, peer, before, kIsLast ? kOutputsKind : hidden_kind(kMatrix + 1),
+                kIsLast ? 0 : member_, own, kIsLast ? hidden_kind(kHidden) : gradient_kind(kMatrix + 2),
+                warp_ * kOwnMembers, columns);
+    Operands operands = {own_of(own), {}};
 #pragma unroll
-    for (int peer = 0; peer < kPeers; ++peer) {
-      typename Peers::template Words<kGroups> own;
-      typename Peers::template Words<kOwnMembers * kGroups> columns;
-      peers_.take(a, waiter_, peer, before, own_kind, own_member, own, columns_kind, warp_ * kOwnMembers,
-                  columns);
-      operands.peers.own[peer] = own_of(own);
+    for (int i = 0; i < kOwnMembers; ++i)
 #pragma unroll
-      for (int i = 0; i < kOwnMembers; ++i)
-#pragma unroll
-        for (int group = 0; group < kGroups; ++group) {
-          operands.peers.columns[peer][2 * i][group] = columns.first[i * kGroups + group];
-          operands.peers.columns[peer][2 * i + 1][group] = columns.second[i * kGroups + group];
-        }
-    }
+      for (int group = 0; group < kGroups; ++group) {
+        operands.columns[2 * i][group] = columns.first[i * kGroups + group];
+        operands.columns[2 * i + 1][group] = columns.second[i * kGroups + group];
+      }
+    return operands;
   }
   /// This member's of a layer's gradient, or everybody's of the outputs.
-  MACHINE_DEVICE void take_own(const Arguments& a, int kind, int member, Own (&own)[kPeers]) {
-#pragma unroll
-    for (int peer = 0; peer < kPeers; ++peer) {
-      typename Peers::template Words<kGroups> words;
-      peers_.take(a, waiter_, peer, false, kind, member, words);
-      own[peer] = own_of(words);
-    }
+  MACHINE_DEVICE Own take_own(const Arguments& a, int peer, int kind, int member) {
+    typename Peers::template Words<kGroups> words;
+    peers_.take(a, waiter_, peer, false, kind, member, words);
+    return own_of(words);
   }
 
   /// Masters of a matrix: visit(slice, master) for this warp's, two slices at a time; whatever it leaves is kept, and weights of it.
@@ -644,9 +630,19 @@ class ColumnStep {
       keep_weights(place, first, second);
     }
   }
-  /// Masters by the gradient own * columns^T.
-  template <int kMatrix>
+  /// Masters by the gradient own * columns^T, and what peers have of it. kBefore: of the step before.
+  template <int kMatrix, bool kBefore = false>
   MACHINE_DEVICE void update_matrix(const Arguments& a, const Factors& factors, const Operands& operands) {
+    float sums[kRanks == 1 ? 1 : kSlices][4] = {};
+    if constexpr (kRanks > 1) {
+#pragma unroll
+      for (int i = 0; i < kSlices; ++i) multiply_own(sums[i], operands.own, operands.columns[i]);
+      Peers::add(sums, [&](int peer, float (&parts)[kSlices][4]) {
+        const Operands of_peer = take_operands<kMatrix>(a, peer, kBefore);
+#pragma unroll
+        for (int i = 0; i < kSlices; ++i) multiply_own(parts[i], of_peer.own, of_peer.columns[i]);
+      });
+    }
     const Slots slots = slots_of<kMatrix>(a);
     // All at once: from device memory each is long on its way.
     float4 first[kSlices], second[kSlices];
@@ -654,11 +650,10 @@ class ColumnStep {
     for (int i = 0; i < kSlices; ++i) first[i] = slots.load(0, i), second[i] = slots.load(1, i);
     for_slices<kMatrix>([&](int i, Master& master) {
       float sum[4] = {};
-      multiply_own(sum, operands.own, operands.columns[i]);
-      if constexpr (kRanks > 1)
-        Peers::add(sum, [&](int peer, float (&part)[4]) {
-          multiply_own(part, operands.peers.own[peer], operands.peers.columns[peer][i]);
-        });
+      if constexpr (kRanks == 1)
+        multiply_own(sum, operands.own, operands.columns[i]);
+      else
+        copy(sum, sums[i]);
       update_master(a, factors, master, sum, slots, i, first[i], second[i]);
     });
   }
@@ -672,9 +667,10 @@ class ColumnStep {
 
   // The first layer, of this cluster's inputs. A warp without as many pairs as others leaves them out.
 
+  struct NoInputs {};
   struct Inputs {
     Fragments half[kInputs][kHalves];
-    std::conditional_t<kRanks == 1, NoOperands, Fragments[kPeers][kInputs]> peers;
+    std::conditional_t<kRanks == 1, NoInputs, Fragments[kPeers][kInputs]> peers;
   };
 
   /// The numbers of pairs have a copy each: between them branches would be in the way of instructions of one pair while those of
@@ -682,7 +678,9 @@ class ColumnStep {
   MACHINE_DEVICE void update_first(const Arguments& a, const Factors& factors, const Inputs& x) {
     const Own own = load_own(first_gradient());
     Own of_peers[kPeers];
-    if constexpr (kRanks > 1) take_own(a, gradient_kind(1), member_, of_peers);
+    if constexpr (kRanks > 1)
+#pragma unroll
+      for (int peer = 0; peer < kPeers; ++peer) of_peers[peer] = take_own(a, peer, gradient_kind(1), member_);
     static_assert(kInputs <= 2);
     if (input_pairs_ == kInputs)
       update_first<kInputs>(a, factors, own, of_peers, x);
@@ -697,20 +695,20 @@ class ColumnStep {
     for (int i = 0; i < kCount; ++i) {
 #pragma unroll
       for (int slice = 0; slice < 2; ++slice) {
-        float sum[4] = {};
+        float sums[1][4] = {};
         std::uint32_t column[kGroups];
 #pragma unroll
         for (int group = 0; group < kGroups; ++group)
           column[group] = x.half[i][group / kColumnGroups].word[2 * (group % kColumnGroups) + slice];
-        multiply_own(sum, own, column);
+        multiply_own(sums[0], own, column);
         if constexpr (kRanks > 1)
-          Peers::add(sum, [&](int peer, float (&part)[4]) {
+          Peers::add(sums, [&](int peer, float (&parts)[1][4]) {
             const std::uint32_t (&word)[8] = x.peers[peer][i].word;
-            multiply_own(part, of_peers[peer],
+            multiply_own(parts[0], of_peers[peer],
                          {word[slice], word[2 + slice], word[4 + slice], word[6 + slice]});
           });
         const int place = 2 * i + slice;
-        update_master(a, factors, first_[i][slice], sum, slots, place, slots.load(0, place),
+        update_master(a, factors, first_[i][slice], sums[0], slots, place, slots.load(0, place),
                       slots.load(1, place));
       }
     }
@@ -797,22 +795,21 @@ class ColumnStep {
   MACHINE_DEVICE void update_bias(const Arguments& a, const Factors& factors, int layer, const Own& gradient,
                                   int kind, int member) {
     const std::uint32_t ones = Format::pack(1.0f, 1.0f);
-    float sum[4] = {};
+    float sums[1][4] = {};
     std::uint32_t column[kGroups];
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) column[group] = ones;
-    multiply_own(sum, gradient, column);
-    if constexpr (kRanks > 1) {
-      Own of_peers[kPeers];
-      take_own(a, kind, member, of_peers);
-      Peers::add(sum, [&](int peer, float (&part)[4]) { multiply_own(part, of_peers[peer], column); });
-    }
+    multiply_own(sums[0], gradient, column);
+    if constexpr (kRanks > 1)
+      Peers::add(sums, [&](int peer, float (&parts)[1][4]) {
+        multiply_own(parts[0], take_own(a, peer, kind, member), column);
+      });
     if ((lane_ & 3) != 0) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int column = (lane_ >> 2) + 8 * half;
       float none = 0;  // of a slot that there is not
-      update_parameter(a, factors, sum[2 * half], bias(layer)[column],
+      update_parameter(a, factors, sums[0][2 * half], bias(layer)[column],
                        kSlotCount > 0 ? bias(layer, 1)[column] : none,
                        kSlotCount > 1 ? bias(layer, 2)[column] : none);
     }
@@ -1053,7 +1050,8 @@ class ColumnStep {
         await_rows(a, layer);
         const Product product = load_rows(layer);
         const float2 bias = load_bias(layer);
-        if (layer == kHidden && !kSecondIsInH2) await_own(read_barrier(2), parity_);
+        if (layer == kHidden && !kSecondIsInH2)
+          await_own(read_barrier(2), kSecondIsLate ? parity_ : parity_ ^ 1);
         for_halves([&](int half) {
           take(a, hidden_exchange(layer - 1), hidden_tiles(layer - 1), half, columns);
           multiply(sum[0], product, columns, bias);
