@@ -135,7 +135,8 @@ int run(const RunOptions& asked) {
   // The workers say which backends there are, and on which device.
   std::vector<WorkerProgram> programs = worker_programs(installation, options.workers);
   if (options.choose_again) forget_choices(programs);
-  WorkerPool pool(programs, device, limits, logs.folder());
+  const std::vector<int> possible_peers = peer_devices(options, device);
+  WorkerPool pool(programs, device, limits, logs.folder(), possible_peers);
   greet_named_workers(options, pool);
   std::vector<BackendRow> table;
   const Plan plan =
@@ -154,6 +155,7 @@ int run(const RunOptions& asked) {
     }
     return kDone;
   }
+  const std::vector<int> peers = planned_peers(options, plan, possible_peers, progress);
   refuse_other_plan(options, earlier, plan, installation);
   Results results = begin_results(options, plan, installation);
   if (model) {
@@ -197,7 +199,7 @@ int run(const RunOptions& asked) {
   if (options.compile_processes > 0) compile_ahead(context, options.compile_processes);
   if (options.compile_only) return kDone;
   start_planned_workers(plan, table, pool);
-  calibrate(results, pool, progress);
+  calibrate(results, peers, pool, progress);
 
   progress.line(fmt::format("{} record{} on {}{}: about {}. Results: {}", outlook.running,
                             outlook.running == 1 ? "" : "s",

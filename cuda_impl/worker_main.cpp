@@ -92,7 +92,10 @@ WorkerDescription describe(int device) {
   WorkerDescription description;
   description.name = "cuda";
   description.software = {{"cuda_runtime", cuda_runtime_version()}, {"nvcc", HEADROOM_NVCC_VERSION}};
-  if (!missing) description.device = device_info(device);
+  if (!missing) {
+    description.device = device_info(device);
+    for (int other = 0; !device_missing(other); ++other) description.devices.push_back(device_info(other));
+  }
   description.backends = {
       {.name = "cuda-layered",
        .precisions = all_precisions(layered_unavailable(device)),
@@ -187,7 +190,7 @@ WorkerDescription describe(int device) {
        .description = "the oracle's arithmetic on the GPU, for large workloads"},
   };
   description.backends.push_back(fastest_of(description.backends, device));
-  if (!missing) description.calibrate = [device] { return calibrate_device(device); };
+  if (!missing) description.calibrate = [device](const auto&) { return calibrate_device(device); };
   description.range = profiler_ranges();
   return description;
 }

@@ -56,7 +56,7 @@ TEST(Suite, AWorkloadSaysWhatIsTrained) {
           R"({"widths": [4, 3], "batch_size": 2, "activation": "gelu", "loss": "mse", "optimizer": "adam"},
       {"name": "mine.2", "about": "From a paper.", "widths": [5, 2], "batch_size": 1, "loss": "bce",
        "optimizer": {"kind": "adamw", "learning_rate": 0.1, "beta1": 0.5, "weight_decay": 0}},
-      {"widths": [5, 2], "batch_size": 1, "optimizer": {"kind": "sgd", "momentum": 0.5}})")));
+      {"widths": [5, 2], "batch_size": 1, "optimizer": {"kind": "sgd", "momentum": 0.5}, "devices": 2})")));
   const Workload& first = suite.workloads[0].workload;
   EXPECT_EQ(first.name, "mlp-4x3-b2-gelu-mse-adam");
   EXPECT_EQ(first.model.activation, Activation::kGelu);
@@ -71,7 +71,7 @@ TEST(Suite, AWorkloadSaysWhatIsTrained) {
   adamw.beta1 = 0.5;
   adamw.weight_decay = 0;
   EXPECT_EQ(suite.workloads[1].workload.optimizer, adamw);
-  EXPECT_EQ(suite.workloads[2].workload.name, "mlp-5x2-b1-momentum0.5");
+  EXPECT_EQ(suite.workloads[2].workload.name, "mlp-5x2-b1-momentum0.5-g2");
 }
 
 TEST(Suite, MistakesInWhatIsTrainedNameTheNearest) {

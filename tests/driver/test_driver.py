@@ -94,6 +94,26 @@ def assert_refused(done, *said):
         assert text in lines[0]
 
 
+def test_a_workload_of_two_devices_is_checked_as_one_device_with_both_batches(tmp_path):
+    backends = "oracle-honest,honest,fault-one-rank"
+    done = run_small(tmp_path / "a.json", backends=backends, workload="mlp-12x8x4-b8-g2")
+    assert done.returncode == 1, done.stderr
+    results = read(tmp_path / "a.json")
+    (workload,) = results["workloads"]
+    assert (workload["batch_size"], workload["devices"]) == (8, 2)
+    assert workload["dataset"]["batches"] == workload["dataset"]["samples"] // 16
+    records = {record["backend"]: record for record in results["records"]}
+    assert records["oracle-honest"]["verification"]["verdict"] == "pass"
+    assert records["honest"]["outcome"] == "skipped"
+    assert records["honest"]["message"] == "trains on one device"
+    assert records["fault-one-rank"]["verification"]["verdict"] == "fail"
+
+
+def test_devices_that_no_workload_trains_on_are_refused():
+    assert_refused(headroom("run", "--devices", "0,0"), "--devices: 0 is there twice")
+    assert_refused(headroom("run", "--devices", "0,1", "--device", "0"), "--device")
+
+
 def test_honest_backend_is_verified_and_timed(tmp_path):
     done = run_small(tmp_path / "a.json", "--losses", 150, "--loss-seeds", "1,2", "--precision", "fp32,bf16")
     assert done.returncode == 0, done.stderr

@@ -286,13 +286,14 @@ void compare_builds(const CompareOptions& asked, const std::function<void(const 
   limits.hello = std::min(limits.hello, limits.other);
   if (const std::string text = left_out_text(); !text.empty()) progress.line(text);
   const int device = choose_device(options.measured);
+  const std::vector<int> peers = peer_devices(options.measured, device);
   const auto log_folder = [&](Side side) {
     const fs::path folder = logs.folder() / to_string(side);
     fs::create_directory(folder);
     return folder;
   };
-  SidePools pools{WorkerPool(programs[0], device, limits, log_folder(Side::kBase)),
-                  WorkerPool(programs[1], device, limits, log_folder(Side::kHead))};
+  SidePools pools{WorkerPool(programs[0], device, limits, log_folder(Side::kBase), peers),
+                  WorkerPool(programs[1], device, limits, log_folder(Side::kHead), peers)};
   std::vector<BackendRow> table;
   // Cells that the suite limits to GPUs are measured anyway.
   const Plan plan = make_plan(

@@ -132,8 +132,8 @@ void check_data(const std::vector<SuiteWorkload>& workloads) {
   for (const SuiteWorkload& entry : workloads) {
     const Workload& workload = entry.workload;
     if (workload.dataset.kind != DatasetSpec::Kind::kIdx) continue;
-    const auto key =
-        std::make_tuple(workload.dataset.folder, workload.inputs(), workload.classes(), workload.batch_size);
+    const auto key = std::make_tuple(workload.dataset.folder, workload.inputs(), workload.classes(),
+                                     workload.joined_batch_size());
     if (std::find(checked.begin(), checked.end(), key) != checked.end()) continue;
     checked.push_back(key);
     make_dataset(workload, 0);

@@ -182,6 +182,7 @@ static void from_json(const Parsed& value, WorkloadEntry& entry) {
   value.at("activation").get_to(workload.model.activation);
   value.at("loss").get_to(workload.loss);
   value.at("batch_size").get_to(workload.batch_size);
+  workload.devices = value.value("devices", 1);
   value.at("optimizer").get_to(workload.optimizer);
   value.at("seed").get_to(workload.seed);
   const Parsed& dataset = value.at("dataset");

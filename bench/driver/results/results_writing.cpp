@@ -130,6 +130,7 @@ static void to_json(json& value, const WorkloadEntry& entry) {
            {"activation", to_string(workload.model.activation)},
            {"loss", to_string(workload.loss)},
            {"batch_size", workload.batch_size},
+           {"devices", workload.devices},
            {"optimizer", workload.optimizer},
            {"dataset",
             {{"kind", idx ? "idx" : "synthetic"},

@@ -3,10 +3,12 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "core/record.h"
 #include "driver/gpu/gpu_monitor.h"
 #include "driver/plan/options.h"
+#include "driver/plan/plan.h"
 #include "driver/results/results.h"
 #include "driver/run/progress.h"
 #include "driver/run/worker_pool.h"
@@ -16,6 +18,15 @@ namespace headroom {
 
 /// The device to use: -1 where there is none. Throws InputError if one was asked for that is not there.
 int choose_device(const RunOptions& options);
+
+/// What else a workload of several devices may use, in the order of its ranks behind `device`: the rest of --devices, else the
+/// other devices of this machine. Throws InputError if one was asked for that is not there.
+std::vector<int> peer_devices(const RunOptions& options, int device);
+
+/// Throws InputError if --devices are not as many as a workload of the plan trains on. Says in one line what is skipped where
+/// there are too few; returns the peers that the plan needs.
+std::vector<int> planned_peers(const RunOptions& options, const Plan& plan, const std::vector<int>& peers,
+                               Progress& progress);
 
 /// Takes the lock of the device, or throws InputError; with --wait it waits, with --share-device it goes on.
 void lock_device(const RunOptions& options, const std::optional<DeviceInfo>& device, DeviceLock& lock,
@@ -27,6 +38,6 @@ std::unique_ptr<GpuMonitor> watch_device(std::optional<DeviceInfo>& device, Prog
 
 /// Measures what the device can do, if it was not measured before in this run's file. Empty where there is no device; a
 /// rate that is missing costs one line and the floors that need it.
-void calibrate(Results& results, WorkerPool& pool, Progress& progress);
+void calibrate(Results& results, const std::vector<int>& peers, WorkerPool& pool, Progress& progress);
 
 }  // namespace headroom

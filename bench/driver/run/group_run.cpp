@@ -68,7 +68,7 @@ GroupRun::GroupRun(const RunContext& context, const Workload& workload, const Gr
     cell.record.backend = backend;
     cell.record.family = cell.row.family;
     cell.record.precision = precision_;
-    const Availability availability = context.pool.availability(cell.row, precision_);
+    const Availability availability = context.pool.availability(cell.row, precision_, workload.devices);
     cell.record.contract = availability.contract;
     const auto& limited = context.plan.precisions_without_gpu;
     if (availability.state == Availability::State::kSkipped) {

@@ -100,7 +100,8 @@ std::string profile_text(const ProfileOptions& asked) {
   Progress progress;
   const Scratch logs(0);
   const std::vector<WorkerProgram> programs = worker_programs(installation, options.workers);
-  WorkerPool pool(programs, choose_device(options), limits_of(options), logs.folder());
+  const int device = choose_device(options);
+  WorkerPool pool(programs, device, limits_of(options), logs.folder(), peer_devices(options, device));
   greet_named_workers(options, pool);
   std::vector<BackendRow> table;
   const Plan plan =

@@ -18,8 +18,9 @@ bool same_definition(const Workload& planned, const Workload& stored) {
     return path.has_filename() ? path.filename() : path.parent_path().filename();
   };
   return planned.model == stored.model && planned.loss == stored.loss &&
-         planned.batch_size == stored.batch_size && planned.optimizer == stored.optimizer &&
-         planned.seed == stored.seed && planned.dataset.kind == stored.dataset.kind &&
+         planned.batch_size == stored.batch_size && planned.devices == stored.devices &&
+         planned.optimizer == stored.optimizer && planned.seed == stored.seed &&
+         planned.dataset.kind == stored.dataset.kind &&
          base(planned.dataset.folder) == base(stored.dataset.folder);
 }
 
@@ -96,8 +97,8 @@ void refuse_other_plan(const RunOptions& options, const std::optional<Results>& 
     }
     if (!same_definition(found->workload, entry.workload)) {
       throw InputError(fmt::format(
-          "--resume {}: workloads: '{}' was defined otherwise (widths, activation, loss, batch, optimizer, "
-          "data or seed); start a new run instead",
+          "--resume {}: workloads: '{}' was defined otherwise (widths, activation, loss, batch, devices, "
+          "optimizer, data or seed); start a new run instead",
           file, entry.workload.name));
     }
   }

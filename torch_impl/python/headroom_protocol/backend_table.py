@@ -25,6 +25,7 @@ class Backend:
     # Else what is beyond ReLU, cross-entropy and plain sgd is refused for it.
     trains_everything: bool = False
     options: Mapping[str, object] = field(default_factory=dict)
+    max_devices: int = 1  # that it trains one network on; workloads of more are refused for it
 
 
 class BackendTable:
@@ -47,6 +48,7 @@ class BackendTable:
                 "description": backend.description,
                 "compiles": backend.compiles,
                 "repeats": backend.repeats,
+                "max_devices": backend.max_devices,
                 "precisions": {
                     precision: {"contract": contract, "unavailable": self._unavailable(backend, precision)}
                     for precision, contract in backend.contracts.items()
@@ -68,6 +70,10 @@ class BackendTable:
         reason = self._unavailable(backend, request.precision)
         if reason is not None:
             raise WorkerError("unsupported", f"{backend.name} {request.precision}: {reason}")
+        if request.devices > backend.max_devices:
+            most = backend.max_devices
+            fewer = "one device" if most == 1 else f"at most {most} devices"
+            raise WorkerError("unsupported", f"trains on {fewer}")
         if not backend.trains_everything:
             beyond = beyond_plain_training(request.activation, request.loss, request.optimizer)
             if beyond:
