@@ -48,9 +48,9 @@ struct RankPlan {
   std::int64_t inbox_bytes;  ///< of device memory, of each rank
 };
 
-/// `workload.batch_size` is one rank's. Throws UnsupportedError as make_column_plan() does, and if there are not 2, 4 or 8 ranks, or a rank
-/// has more than 32 rows.
-RankPlan make_rank_plan(const Workload& workload, Precision precision, const Limits& limits, int ranks);
+/// Throws UnsupportedError as make_column_plan() does of a rank's part, and if there are not 2, 4 or 8 devices, or each has more than 32
+/// rows.
+RankPlan make_rank_plan(const Workload& workload, Precision precision, const Limits& limits);
 #endif
 
 }  // namespace headroom::resident

@@ -95,16 +95,18 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   return plan;
 }
 
-RankPlan make_rank_plan(const Workload& workload, Precision precision, const Limits& limits, int ranks) {
+RankPlan make_rank_plan(const Workload& workload, Precision precision, const Limits& limits) {
+  const int ranks = workload.devices;
   require(ranks == 2 || ranks == 4 || ranks == kMostRanks,
-          std::to_string(ranks) + " devices, there are 2, 4 and 8");
+          std::to_string(ranks) + " devices; of several there may be 2, 4 or " + std::to_string(kMostRanks));
   require(workload.batch_size <= kGroupRows, "batch size " + std::to_string(workload.batch_size) +
-                                                 " of each of several devices, not up to " +
+                                                 " on each of several devices, not up to " +
                                                  std::to_string(kGroupRows));
   Limits without_words = limits;
   without_words.shared_bytes -= kRankWordsBytes;
-  RankPlan plan{
-      .columns = make_column_plan(workload, precision, without_words), .ranks = ranks, .inbox_bytes = 0};
+  RankPlan plan{.columns = make_column_plan(workload.of_a_rank(), precision, without_words),
+                .ranks = ranks,
+                .inbox_bytes = 0};
   plan.columns.shared_bytes += kRankWordsBytes;
   plan.inbox_bytes = (ranks - 1) * peer_bytes(plan.columns.shape);
   return plan;

@@ -629,7 +629,10 @@ class ResidentTrainer : public PersistentTrainer {
 std::string resident::offer_plans(const Workload& workload, Precision precision, const Limits& limits,
                                   const ResidentOptions& options, const KernelMaker& maker) {
   try {
-    (void)choose_program(workload, precision, limits, options, maker);
+    if (workload.devices > 1)
+      (void)maker.make(make_rank_plan(workload, precision, limits), precision);
+    else
+      (void)choose_program(workload, precision, limits, options, maker);
   } catch (const UnsupportedError& error) {
     return error.what();
   }
@@ -663,15 +666,16 @@ std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precisi
                                                const DatasetView& data, const Parameters& initial,
                                                const std::vector<int>& devices, const KernelMaker& maker,
                                                const ResidentOptions& options) {
-  if (devices.size() == 1)
-    return make_resident_trainer(workload, precision, data, initial, devices.front(), maker, options);
-  const auto ranks = static_cast<int>(devices.size());
   validate(workload);
+  const int ranks = workload.devices;
+  if (devices.size() != static_cast<std::size_t>(ranks))
+    throw std::invalid_argument("cuda-resident: " + std::to_string(devices.size()) +
+                                " devices for a workload of " + std::to_string(ranks));
+  if (ranks == 1)
+    return make_resident_trainer(workload, precision, data, initial, devices.front(), maker, options);
   for (const int device : devices)
     if (const auto reason = resident_unavailable(device)) throw UnsupportedError("cuda-resident: " + *reason);
-  Workload joined = workload;
-  joined.batch_size *= ranks;
-  require_data_for(joined, data, "cuda-resident");
+  require_data_for(workload, data, "cuda-resident");
   try {
     enable_peer_access(devices);
   } catch (const UnsupportedError& error) {
@@ -686,13 +690,13 @@ std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precisi
     const Limits limits{.sm_count = device_attribute(cudaDevAttrMultiProcessorCount, device),
                         .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
     if (!program) {
-      const RankPlan plan = make_rank_plan(workload, precision, limits, ranks);
+      const RankPlan plan = make_rank_plan(workload, precision, limits);
       program = Program(plan, maker.make(plan, precision));
     }
     // This loads the kernel onto the device, too: a launch that did so might wait for one that waits for it.
     if (const auto problem = not_resident(*program, limits.sm_count)) throw UnsupportedError(*problem);
-    auto trainer = std::make_unique<ResidentTrainer>(workload, precision, data, initial, *program, options,
-                                                     RankOf{.rank = rank, .ranks = ranks});
+    auto trainer = std::make_unique<ResidentTrainer>(workload.of_a_rank(), precision, data, initial, *program,
+                                                     options, RankOf{.rank = rank, .ranks = ranks});
     trainers.push_back(trainer.get());
     all.push_back({.device = device, .trainer = std::move(trainer)});
   }

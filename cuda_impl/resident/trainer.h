@@ -77,9 +77,9 @@ std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precisi
                                                const resident::KernelMaker& maker,
                                                const ResidentOptions& options = {});
 
-/// On several devices of one host, 2, 4 or 8, a rank each. `workload.batch_size` is one rank's: of joined batch s, which has that many rows
-/// of each, rank r has rows r * batch_size on. All ranks keep the same bits, which is checked whenever parameters are read. Columns
-/// alone train so. Throws UnsupportedError also where a device cannot reach another's memory.
+/// The same on as many devices of one host as the workload has, a rank each (core/workload.h): columns alone train on several, on 2, 4 or
+/// 8. All ranks keep the same bits, which is checked whenever parameters are read. Throws UnsupportedError also where a device cannot
+/// reach another's memory, and std::invalid_argument for another number of devices.
 std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial,
                                                const std::vector<int>& devices,

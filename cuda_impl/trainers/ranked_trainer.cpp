@@ -88,7 +88,9 @@ void RankedTrainer::set_slots(const std::vector<Parameters>& slots) {
   for_ranks([&](PersistentTrainer& rank) { rank.set_slots(slots); });
 }
 
-std::int64_t RankedTrainer::peak_device_bytes() { return ranks_.front().trainer->peak_device_bytes(); }
+std::int64_t RankedTrainer::peak_device_bytes() {
+  return ranks_.front().trainer->peak_device_bytes() / static_cast<std::int64_t>(ranks_.size());
+}
 std::optional<SetupCache> RankedTrainer::setup_cache() { return ranks_.front().trainer->setup_cache(); }
 std::string RankedTrainer::note() {
   return std::to_string(ranks_.size()) + " devices, each: " + ranks_.front().trainer->note();

@@ -28,7 +28,7 @@ class RankedTrainer final : public Trainer {
   std::vector<Parameters> slots() override;
   void set_parameters(const Parameters& parameters) override;
   void set_slots(const std::vector<Parameters>& slots) override;
-  /// Of all ranks.
+  /// A rank's part of what the process holds.
   std::int64_t peak_device_bytes() override;
   std::optional<SetupCache> setup_cache() override;
   std::string note() override;

@@ -88,18 +88,9 @@ void add_with_constants(Kernels& kernels) {
     add_columns(kHalves, precision);
   }
   add_columns(kDeepColumns, Precision::kBf16);
-  const auto add_ranks = [&](const char* joined, int ranks, Precision precision) {
-    kernels["ranks " + std::string(joined) + " " + std::string(to_string(precision))] = [=] {
-      Workload workload = parse_workload_name(joined);
-      workload.batch_size /= ranks;
-      return jit::compile(request_of(resident::make_rank_plan(workload, precision, kH200, ranks), precision),
-                          {}, jit::found_compiler(), jit::cubins_in(folder_of_kept_kernels()));
-    };
-  };
   for (const Precision precision : {Precision::kFp16, Precision::kBf16}) {
-    for (const char* name : kSmallRanks) add_ranks(name, 2, precision);
-    for (const char* name : kRanks) add_ranks(name, 2, precision);
-    add_ranks(kSmallFourRanks, 4, precision);
+    add_columns(kSmallRanks, precision);
+    add_columns(kRanks, precision);
   }
   for (const auto* cases : {&kSmallSlots, &kSlots})
     for (const SlotCase& of : *cases)

@@ -1,7 +1,7 @@
 // The column kernel of cuda-resident on several devices, which tell each other what weight gradients are made of
 // (resident/column_peers.cuh).
 //
-// Networks are named with their joined batch, which the oracle trains with: rank r has every r-th part of it.
+// The oracle trains with the joined batch.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -40,16 +40,24 @@ std::optional<std::string> devices_missing(int count) {
 #define NEEDS_DEVICES(count) \
   if (const auto reason = devices_missing(count)) GTEST_SKIP() << *reason
 
-std::unique_ptr<Trainer> trainer_of(const NamedProblem& joined, Precision precision, int ranks,
+/// What one device would train, with a network by the name of what several do.
+std::string joined_name(const char* name) {
+  Workload joined = parse_workload_name(name).joined();
+  joined.name.clear();
+  return default_name(joined);
+}
+std::unique_ptr<Trainer> trainer_of(const char* name, const NamedProblem& joined, Precision precision,
                                     ResidentOptions options) {
-  return make_ranked_test_trainer(joined.workload, precision, joined.dataset.train(), joined.initial, ranks,
-                                  options);
+  Workload workload = joined.workload;
+  workload.devices = parse_workload_name(name).devices;
+  workload.batch_size /= workload.devices;
+  return make_ranked_test_trainer(workload, precision, joined.dataset.train(), joined.initial, options);
 }
 
-void check(const char* name, Precision precision, int ranks, const std::vector<std::int64_t>& steps,
+void check(const char* name, Precision precision, const std::vector<std::int64_t>& steps,
            double wait_seconds = kSanitizerWaitSeconds) {
-  NamedProblem joined(name, fresh_seed());
-  const auto trainer = trainer_of(joined, precision, ranks, {.wait_seconds = wait_seconds});
+  NamedProblem joined(joined_name(name), fresh_seed());
+  const auto trainer = trainer_of(name, joined, precision, {.wait_seconds = wait_seconds});
   check_against_oracle(joined, precision, *trainer, steps, 3);
 }
 const std::vector<std::int64_t> kFewSteps = {0, 1, 7, 9};
@@ -60,36 +68,36 @@ INSTANTIATE_TEST_SUITE_P(Every, ResidentRanks, testing::Values(Precision::kFp16,
 
 TEST_P(ResidentRanks, SmallStepsOfTwoLayersMatchTheOracleOfTheJoinedBatch) {
   NEEDS_DEVICES(2);
-  check(kSmallRanks[0], GetParam(), 2, kFewSteps);
+  check(kSmallRanks[0], GetParam(), kFewSteps);
 }
 TEST_P(ResidentRanks, SmallStepsOfThreeLayersMatchTheOracleOfTheJoinedBatch) {
   NEEDS_DEVICES(2);
-  check(kSmallRanks[1], GetParam(), 2, kFewSteps);
+  check(kSmallRanks[1], GetParam(), kFewSteps);
 }
 TEST_P(ResidentRanks, SmallStepsOfFourLayersMatchTheOracleOfTheJoinedBatch) {
   NEEDS_DEVICES(2);
-  check(kSmallRanks[2], GetParam(), 2, kFewSteps);
+  check(kSmallRanks[2], GetParam(), kFewSteps);
 }
 TEST_P(ResidentRanks, SmallStepsOfFourClustersMatchTheOracleOfTheJoinedBatch) {
   NEEDS_DEVICES(2);
-  check(kSmallRanks[3], GetParam(), 2, kFewSteps);
+  check(kSmallRanks[3], GetParam(), kFewSteps);
 }
 TEST_P(ResidentRanks, SmallStepsWithGeluAndTargetsMatchTheOracleOfTheJoinedBatch) {
   NEEDS_DEVICES(2);
-  check(kSmallRanks[4], GetParam(), 2, kFewSteps);
+  check(kSmallRanks[4], GetParam(), kFewSteps);
 }
 TEST_P(ResidentRanks, SmallStepsOfFourRanksWithAdamMatchTheOracleOfTheJoinedBatch) {
   NEEDS_DEVICES(4);
-  check(kSmallFourRanks, GetParam(), 4, kFewSteps);
+  check(kSmallRanks[5], GetParam(), kFewSteps);
 }
 TEST_P(ResidentRanks, StepsMatchTheOracleOfTheJoinedBatch) {
   NEEDS_DEVICES(2);
-  for (const char* name : kRanks) check(name, GetParam(), 2, {0, 1, 7, 29, 71}, 2);
+  for (const char* name : kRanks) check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
 }
 
-std::vector<float> bits_after(const NamedProblem& joined, Precision precision, std::int64_t cut,
-                              std::int64_t steps) {
-  const auto trainer = trainer_of(joined, precision, 2, {.wait_seconds = kSanitizerWaitSeconds});
+std::vector<float> bits_after(const char* name, const NamedProblem& joined, Precision precision,
+                              std::int64_t cut, std::int64_t steps) {
+  const auto trainer = trainer_of(name, joined, precision, {.wait_seconds = kSanitizerWaitSeconds});
   trainer->train(0, cut);
   trainer->train(cut, steps - cut);
   const State state = trainer->state();
@@ -100,18 +108,19 @@ std::vector<float> bits_after(const NamedProblem& joined, Precision precision, s
 TEST_P(ResidentRanks, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_DEVICES(2);
   for (const char* name : {kSmallRanks[1], kSmallRanks[2]}) {
-    const NamedProblem joined(name, fresh_seed());
+    const NamedProblem joined(joined_name(name), fresh_seed());
     const std::int64_t steps = is_shortened() ? 4 : 700;
-    const auto whole = bits_after(joined, GetParam(), steps - 1, steps);
-    EXPECT_EQ(whole, bits_after(joined, GetParam(), 1, steps)) << joined.described(GetParam());
-    EXPECT_EQ(whole, bits_after(joined, GetParam(), 2, steps)) << joined.described(GetParam());
+    const auto whole = bits_after(name, joined, GetParam(), steps - 1, steps);
+    EXPECT_EQ(whole, bits_after(name, joined, GetParam(), 1, steps)) << joined.described(GetParam());
+    EXPECT_EQ(whole, bits_after(name, joined, GetParam(), 2, steps)) << joined.described(GetParam());
   }
 }
 /// The second launch starts with parameters that the first has not left, at a step that it has trained.
 TEST_P(ResidentRanks, FewStepsFromAStateThatWasSetAgainAreTheSame) {
   NEEDS_DEVICES(2);
-  const NamedProblem joined(kSmallRanks[2], fresh_seed());
-  const auto trainer = trainer_of(joined, GetParam(), 2, {.wait_seconds = kSanitizerWaitSeconds});
+  const NamedProblem joined(joined_name(kSmallRanks[2]), fresh_seed());
+  const auto trainer =
+      trainer_of(kSmallRanks[2], joined, GetParam(), {.wait_seconds = kSanitizerWaitSeconds});
   const auto trained = [&] {
     trainer->set_parameters(joined.initial);
     trainer->train(0, 3);
@@ -124,16 +133,16 @@ TEST_P(ResidentRanks, FewStepsFromAStateThatWasSetAgainAreTheSame) {
 TEST_P(ResidentRanks, ANaNComesOutAsNaNLosses) {
   NEEDS_DEVICES(2);
   for (const char* name : {kSmallRanks[1], kSmallRanks[2]}) {
-    NotFiniteProblem joined(name);
+    NotFiniteProblem joined(joined_name(name));
     expect_nans_in_the_losses(joined, GetParam(), is_shortened() ? NaNPlaces::kFew : NaNPlaces::kEvery, [&] {
-      return trainer_of(joined, GetParam(), 2, {.wait_seconds = kSanitizerWaitSeconds});
+      return trainer_of(name, joined, GetParam(), {.wait_seconds = kSanitizerWaitSeconds});
     });
   }
 }
 
 std::string failure_of(const ResidentOptions& options) {
-  const NamedProblem joined(kSmallRanks[2], fresh_seed());
-  const auto trainer = trainer_of(joined, Precision::kBf16, 2, options);
+  const NamedProblem joined(joined_name(kSmallRanks[2]), fresh_seed());
+  const auto trainer = trainer_of(kSmallRanks[2], joined, Precision::kBf16, options);
   try {
     trainer->train(0, 4);
   } catch (const std::runtime_error& error) {
@@ -161,19 +170,19 @@ TEST(ResidentRanksWaits, SmallRankThatNeverStartsIsNamed) {
 }
 
 TEST(ResidentRankPlan, SaysWhatDoesNotFit) {
-  const auto refusal = [](const char* name, Precision precision, int ranks) {
+  const auto refusal = [](const char* name, Precision precision) {
     try {
-      (void)resident::make_rank_plan(parse_workload_name(name), precision, kH200, ranks);
+      (void)resident::make_rank_plan(parse_workload_name(name), precision, kH200);
     } catch (const UnsupportedError& error) {
       return std::string(error.what());
     }
     return std::string();
   };
-  EXPECT_EQ(refusal("mlp-784x256x256x256x10-b32", Precision::kFp16, 2), "");
-  EXPECT_EQ(refusal("mlp-784x128x128x128x10-b32", Precision::kBf16, 8), "");
-  EXPECT_NE(refusal("mlp-784x128x10-b32", Precision::kBf16, 3).find("3 devices"), std::string::npos);
-  EXPECT_NE(refusal("mlp-784x128x10-b33", Precision::kBf16, 2).find("batch size 33"), std::string::npos);
-  EXPECT_NE(refusal("mlp-784x128x10-b32", Precision::kFp32, 2).find("fp32"), std::string::npos);
+  EXPECT_EQ(refusal("mlp-784x256x256x256x10-b32-g2", Precision::kFp16), "");
+  EXPECT_EQ(refusal("mlp-784x128x128x128x10-b32-g8", Precision::kBf16), "");
+  EXPECT_NE(refusal("mlp-784x128x10-b32-g3", Precision::kBf16).find("3 devices"), std::string::npos);
+  EXPECT_NE(refusal("mlp-784x128x10-b33-g2", Precision::kBf16).find("batch size 33"), std::string::npos);
+  EXPECT_NE(refusal("mlp-784x128x10-b32-g2", Precision::kFp32).find("fp32"), std::string::npos);
 }
 
 }  // namespace

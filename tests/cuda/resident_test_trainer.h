@@ -30,14 +30,12 @@ inline std::unique_ptr<Trainer> make_resident_test_trainer(const Workload& workl
 #endif
 }
 
-/// By the first `ranks` devices. `joined`: with the batch of all of them.
-inline std::unique_ptr<Trainer> make_ranked_test_trainer(const Workload& joined, Precision precision,
+/// By the first of the devices.
+inline std::unique_ptr<Trainer> make_ranked_test_trainer(const Workload& workload, Precision precision,
                                                          const DatasetView& data, const Parameters& initial,
-                                                         int ranks, const ResidentOptions& options) {
-  Workload workload = joined;
-  workload.batch_size /= ranks;
+                                                         const ResidentOptions& options) {
   std::vector<int> devices;
-  for (int device = 0; device < ranks; ++device) devices.push_back(device);
+  for (int device = 0; device < workload.devices; ++device) devices.push_back(device);
 #ifdef HEADROOM_EMULATED
   return make_resident_trainer(workload, precision, data, initial, devices, emulated::resident_kernels(),
                                options);
