@@ -105,14 +105,14 @@ struct LaunchShape {
   cudaLaunchConfig_t config{};
   cudaLaunchAttribute attributes[2]{};
 
-  LaunchShape(const Program& plan, cudaStream_t stream) {
+  LaunchShape(const Program& plan, cudaStream_t stream, bool is_alone = true) {
     config.gridDim = dim3(static_cast<unsigned>(plan.members));
     config.blockDim = dim3(static_cast<unsigned>(plan.kernel.threads));
     config.dynamicSmemBytes = static_cast<std::size_t>(plan.shared_bytes);
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = 0;
-    if (plan.cooperates()) {
+    if (plan.cooperates() && is_alone) {
       cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
       attribute.id = cudaLaunchAttributeCooperative;
       attribute.val.cooperative = 1;
@@ -128,7 +128,7 @@ struct LaunchShape {
 };
 
 /// Lets the kernel have its shared memory, and asks whether all members can be resident at once. The reason if not.
-std::optional<std::string> not_resident(const Program& plan, int sm_count) {
+std::optional<std::string> not_resident(const Program& plan, int sm_count, int beside_each_other = 1) {
   const void* kernel = plan.kernel.ready.function;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
   int fitting = 0;
@@ -145,8 +145,8 @@ std::optional<std::string> not_resident(const Program& plan, int sm_count) {
                                                              static_cast<std::size_t>(plan.shared_bytes)));
     fitting = blocks * sm_count;
   }
-  if (fitting >= plan.members) return std::nullopt;
-  return "cuda-resident: " + std::to_string(plan.members) + " thread blocks with " +
+  if (fitting >= plan.members * beside_each_other) return std::nullopt;
+  return "cuda-resident: " + std::to_string(plan.members * beside_each_other) + " thread blocks with " +
          std::to_string(plan.shared_bytes) + " bytes of shared memory each (" +
          std::string(to_string(plan.form)) + ") must be resident at once; the device holds " +
          std::to_string(fitting);
@@ -400,6 +400,7 @@ class ResidentTrainer : public PersistentTrainer {
         of_(of),
         batches_(data.batches(workload.batch_size * of.ranks)),
         is_absent_(options.absent_rank == of.rank),
+        is_alone_(!options.ranks_share_devices),
         program_(program) {
     const auto parameters = static_cast<std::int64_t>(initial.flat().size());
     parameters_ = DeviceBuffer<float>(parameters);
@@ -583,7 +584,7 @@ class ResidentTrainer : public PersistentTrainer {
       CUDA_CHECK(cudaMemsetAsync(exchange_.data(), 0xff, bytes, stream_.get()));
     }
     if (!slots_.empty()) set_step_factors(optimizer_, first_step, steps, step_factors_.data(), stream_.get());
-    const LaunchShape shape(program_, stream_.get());
+    const LaunchShape shape(program_, stream_.get(), is_alone_);
     std::visit(
         [&](auto& arguments) {
           arguments.first_step = first_step;
@@ -605,7 +606,7 @@ class ResidentTrainer : public PersistentTrainer {
   const Optimizer optimizer_;
   const RankOf of_;
   const std::int64_t batches_;  // joined ones
-  const bool is_absent_;
+  const bool is_absent_, is_alone_;
   const Program program_;
 
   DeviceBuffer<float> parameters_, mirror_;
@@ -677,7 +678,7 @@ std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precisi
     if (const auto reason = resident_unavailable(device)) throw UnsupportedError("cuda-resident: " + *reason);
   require_data_for(workload, data, "cuda-resident");
   try {
-    enable_peer_access(devices);
+    if (!options.ranks_share_devices) enable_peer_access(devices);
   } catch (const UnsupportedError& error) {
     throw UnsupportedError(std::string("cuda-resident: ") + error.what());
   }
@@ -694,7 +695,9 @@ std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precisi
       program = Program(plan, maker.make(plan, precision));
     }
     // This loads the kernel onto the device, too: a launch that did so might wait for one that waits for it.
-    if (const auto problem = not_resident(*program, limits.sm_count)) throw UnsupportedError(*problem);
+    const auto on_device = static_cast<int>(std::count(devices.begin(), devices.end(), device));
+    if (const auto problem = not_resident(*program, limits.sm_count, on_device))
+      throw UnsupportedError(*problem);
     auto trainer = std::make_unique<ResidentTrainer>(workload.of_a_rank(), precision, data, initial, *program,
                                                      options, RankOf{.rank = rank, .ranks = ranks});
     trainers.push_back(trainer.get());

@@ -60,6 +60,9 @@ struct ResidentOptions {
   double wait_seconds = 2;  ///< longest wait for other thread blocks; a longer one fails the training
   int lost_exchange = -1;   ///< an exchange that waits for more than is ever sent
   int absent_rank = -1;     ///< one of several devices that launches nothing
+  /// Ranks may be on one device, as far as all their thread blocks fit there at once. Their launches are not cooperative, as such launches
+  /// of one device need not run beside each other.
+  bool ranks_share_devices = false;
 };
 
 namespace resident {

@@ -1,18 +1,14 @@
 // The column kernel of cuda-resident on several devices, which tell each other what weight gradients are made of
 // (resident/column_peers.cuh).
 //
-// The oracle trains with the joined batch.
+// The oracle trains with the joined batch. Where there are fewer devices than ranks, all ranks are on one.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "column_kernels.h"
 #include "core/error.h"
-#include "device/device.h"
-#include "device/peer_access.h"
 #include "not_finite.h"
 #include "resident/column_peers.h"
 #include "sanitizer.h"
@@ -24,21 +20,8 @@ namespace {
 constexpr resident::Limits kH200{.sm_count = 132, .shared_bytes = 232448};
 constexpr double kSanitizerWaitSeconds = 100;
 
-/// Why this machine has not so many devices that reach each other.
-std::optional<std::string> devices_missing(int count) {
-  std::vector<int> devices(static_cast<std::size_t>(count));
-  std::iota(devices.begin(), devices.end(), 0);
-  for (const int device : devices)
-    if (const auto reason = resident_unavailable(device)) return reason;
-  try {
-    enable_peer_access(devices);
-  } catch (const UnsupportedError& error) {
-    return error.what();
-  }
-  return std::nullopt;
-}
-#define NEEDS_DEVICES(count) \
-  if (const auto reason = devices_missing(count)) GTEST_SKIP() << *reason
+#define NEEDS_GPU() \
+  if (const auto reason = resident_unavailable(0)) GTEST_SKIP() << *reason
 
 /// What one device would train, with a network by the name of what several do.
 std::string joined_name(const char* name) {
@@ -67,32 +50,38 @@ INSTANTIATE_TEST_SUITE_P(Every, ResidentRanks, testing::Values(Precision::kFp16,
                          [](const auto& precision) { return std::string(to_string(precision.param)); });
 
 TEST_P(ResidentRanks, SmallStepsOfTwoLayersMatchTheOracleOfTheJoinedBatch) {
-  NEEDS_DEVICES(2);
+  NEEDS_GPU();
   check(kSmallRanks[0], GetParam(), kFewSteps);
 }
 TEST_P(ResidentRanks, SmallStepsOfThreeLayersMatchTheOracleOfTheJoinedBatch) {
-  NEEDS_DEVICES(2);
+  NEEDS_GPU();
   check(kSmallRanks[1], GetParam(), kFewSteps);
 }
 TEST_P(ResidentRanks, SmallStepsOfFourLayersMatchTheOracleOfTheJoinedBatch) {
-  NEEDS_DEVICES(2);
+  NEEDS_GPU();
   check(kSmallRanks[2], GetParam(), kFewSteps);
 }
 TEST_P(ResidentRanks, SmallStepsOfFourClustersMatchTheOracleOfTheJoinedBatch) {
-  NEEDS_DEVICES(2);
+  NEEDS_GPU();
   check(kSmallRanks[3], GetParam(), kFewSteps);
 }
 TEST_P(ResidentRanks, SmallStepsWithGeluAndTargetsMatchTheOracleOfTheJoinedBatch) {
-  NEEDS_DEVICES(2);
+  NEEDS_GPU();
   check(kSmallRanks[4], GetParam(), kFewSteps);
 }
 TEST_P(ResidentRanks, SmallStepsOfFourRanksWithAdamMatchTheOracleOfTheJoinedBatch) {
-  NEEDS_DEVICES(4);
+  NEEDS_GPU();
   check(kSmallRanks[5], GetParam(), kFewSteps);
 }
 TEST_P(ResidentRanks, StepsMatchTheOracleOfTheJoinedBatch) {
-  NEEDS_DEVICES(2);
-  for (const char* name : kRanks) check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
+  NEEDS_GPU();
+  for (const char* name : kRanks) {
+    try {
+      check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
+    } catch (const UnsupportedError& error) {  // of one device, which has no room for two ranks
+      EXPECT_NE(std::string(error.what()).find("must be resident at once"), std::string::npos) << error.what();
+    }
+  }
 }
 
 std::vector<float> bits_after(const char* name, const NamedProblem& joined, Precision precision,
@@ -106,7 +95,7 @@ std::vector<float> bits_after(const char* name, const NamedProblem& joined, Prec
   return bits;
 }
 TEST_P(ResidentRanks, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
-  NEEDS_DEVICES(2);
+  NEEDS_GPU();
   for (const char* name : {kSmallRanks[1], kSmallRanks[2]}) {
     const NamedProblem joined(joined_name(name), fresh_seed());
     const std::int64_t steps = is_shortened() ? 4 : 700;
@@ -117,7 +106,7 @@ TEST_P(ResidentRanks, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
 }
 /// The second launch starts with parameters that the first has not left, at a step that it has trained.
 TEST_P(ResidentRanks, FewStepsFromAStateThatWasSetAgainAreTheSame) {
-  NEEDS_DEVICES(2);
+  NEEDS_GPU();
   const NamedProblem joined(joined_name(kSmallRanks[2]), fresh_seed());
   const auto trainer =
       trainer_of(kSmallRanks[2], joined, GetParam(), {.wait_seconds = kSanitizerWaitSeconds});
@@ -131,7 +120,7 @@ TEST_P(ResidentRanks, FewStepsFromAStateThatWasSetAgainAreTheSame) {
   EXPECT_EQ(first, trained());
 }
 TEST_P(ResidentRanks, ANaNComesOutAsNaNLosses) {
-  NEEDS_DEVICES(2);
+  NEEDS_GPU();
   for (const char* name : {kSmallRanks[1], kSmallRanks[2]}) {
     NotFiniteProblem joined(joined_name(name));
     expect_nans_in_the_losses(joined, GetParam(), is_shortened() ? NaNPlaces::kFew : NaNPlaces::kEvery, [&] {
@@ -152,7 +141,7 @@ std::string failure_of(const ResidentOptions& options) {
 }
 /// Of four layers: activations of three, gradients of three, and the outputs'.
 TEST(ResidentRanksWaits, SmallPacketsThatAreLostFailInsteadOfHanging) {
-  NEEDS_DEVICES(2);
+  NEEDS_GPU();
   const std::vector<int> kinds = is_shortened() ? std::vector{3} : std::vector{0, 1, 2, 3, 4, 5, 6};
   for (const int kind : kinds) {
     const std::string failure =
@@ -161,7 +150,7 @@ TEST(ResidentRanksWaits, SmallPacketsThatAreLostFailInsteadOfHanging) {
   }
 }
 TEST(ResidentRanksWaits, SmallRankThatNeverStartsIsNamed) {
-  NEEDS_DEVICES(2);
+  NEEDS_GPU();
   const std::string failure = failure_of({.wait_seconds = 0.05, .absent_rank = 1});
   EXPECT_EQ(failure.find("rank 0: cuda-resident: warp "), 0u) << failure;
   EXPECT_NE(failure.find(" of rank 1"), std::string::npos) << failure;

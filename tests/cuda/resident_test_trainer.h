@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "device/device.h"
 #include "resident/trainer.h"
 #ifdef HEADROOM_EMULATED
 namespace headroom::emulated {
@@ -30,12 +31,14 @@ inline std::unique_ptr<Trainer> make_resident_test_trainer(const Workload& workl
 #endif
 }
 
-/// By the first of the devices.
+/// By the first of the devices, or all ranks by one where there are fewer.
 inline std::unique_ptr<Trainer> make_ranked_test_trainer(const Workload& workload, Precision precision,
                                                          const DatasetView& data, const Parameters& initial,
-                                                         const ResidentOptions& options) {
+                                                         ResidentOptions options) {
   std::vector<int> devices;
-  for (int device = 0; device < workload.devices; ++device) devices.push_back(device);
+  options.ranks_share_devices = device_missing(workload.devices - 1).has_value();
+  for (int device = 0; device < workload.devices; ++device)
+    devices.push_back(options.ranks_share_devices ? 0 : device);
 #ifdef HEADROOM_EMULATED
   return make_resident_trainer(workload, precision, data, initial, devices, emulated::resident_kernels(),
                                options);
