@@ -112,8 +112,10 @@ WorkerDescription describe(int device) {
        .precisions = all_precisions(resident_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
+             const std::vector<int> devices =
+                 request.devices.empty() ? std::vector{request.device} : request.devices;
              return make_resident_trainer(request.workload, request.precision, request.data, request.initial,
-                                          request.device, request.cache_folder);
+                                          devices, request.cache_folder);
            },
        .trains_everything = true,
        .family = Family::kOurs,
@@ -121,7 +123,8 @@ WorkerDescription describe(int device) {
                       "compiled at set-up",
        .compiles = true,
        .compile = compiled_ahead<resident::Limits>(
-           "cuda-resident", [](const auto&... what) { return compile_resident(what...); })},
+           "cuda-resident", [](const auto&... what) { return compile_resident(what...); }),
+       .max_devices = resident::kMostRanks},
       {.name = "cuda-streamed",
        .precisions = all_precisions(streamed_unavailable(device)),
        .make_trainer =
