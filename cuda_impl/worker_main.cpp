@@ -14,6 +14,7 @@
 #include "resident/compiled/compiled.h"
 #include "streamed/compiled/compiled.h"
 #include "streamed/trainer.h"
+#include "tiled/compiled.h"
 #include "tiled/trainer.h"
 #include "worker/server.h"
 
@@ -81,6 +82,21 @@ std::function<Prepared(const CompileRequest&)> compiled_ahead(const char* backen
     const jit::Cubin cubin = compile(request.workload, request.precision,
                                      Limits{.sm_count = target.sm_count, .shared_bytes = target.shared_bytes},
                                      request.cache_folder);
+    return Prepared{.setup_seconds = cubin.seconds,
+                    .note = cubin.kernel,
+                    .setup_cache = cubin.was_kept ? SetupCache::kWarm : SetupCache::kCold};
+  };
+}
+
+/// The same of cuda-tiled, which other GPUs run as well.
+std::function<Prepared(const CompileRequest&)> tiled_compiled_ahead(const TiledOptions& options) {
+  return [options](const CompileRequest& request) {
+    const TargetDevice& target = request.target;
+    const jit::Cubin cubin =
+        compile_tiled(request.workload, request.precision,
+                      {.architecture = {.major = target.compute_major, .minor = target.compute_minor},
+                       .sm_count = target.sm_count},
+                      request.cache_folder, options);
     return Prepared{.setup_seconds = cubin.seconds,
                     .note = cubin.kernel,
                     .setup_cache = cubin.was_kept ? SetupCache::kWarm : SetupCache::kCold};
@@ -156,24 +172,29 @@ WorkerDescription describe(int device) {
        .precisions = all_precisions(tiled_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
-             return make_tiled_trainer(request.workload, request.precision, request.data, request.initial,
-                                       request.device);
+             return make_compiled_tiled_trainer(request.workload, request.precision, request.data,
+                                                request.initial, request.device, request.cache_folder);
            },
        .trains_everything = true,
        .family = Family::kOurs,
        .description =
-           "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor"},
+           "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor",
+       .compiles = true,
+       .compile = tiled_compiled_ahead({})},
       {.name = "cuda-tiled-portable",
        .precisions = all_precisions(tiled_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
-             return make_tiled_trainer(request.workload, request.precision, request.data, request.initial,
-                                       request.device, {.portable = true});
+             return make_compiled_tiled_trainer(request.workload, request.precision, request.data,
+                                                request.initial, request.device, request.cache_folder,
+                                                {.portable = true});
            },
        .trains_everything = true,
        .family = Family::kOurs,
        .description = "cuda-tiled by the kernel for every GPU, without wgmma; not in 'all'",
-       .repeats = true},
+       .compiles = true,
+       .repeats = true,
+       .compile = tiled_compiled_ahead({.portable = true})},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =
