@@ -135,7 +135,8 @@ int run(const RunOptions& asked) {
   // The workers say which backends there are, and on which device.
   std::vector<WorkerProgram> programs = worker_programs(installation, options.workers);
   if (options.choose_again) forget_choices(programs);
-  WorkerPool pool(programs, device, limits, logs.folder());
+  const std::vector<int> possible_peers = peer_devices(options, device);
+  WorkerPool pool(programs, device, limits, logs.folder(), possible_peers);
   greet_named_workers(options, pool);
   std::vector<BackendRow> table;
   const Plan plan =
@@ -154,6 +155,7 @@ int run(const RunOptions& asked) {
     }
     return kDone;
   }
+  const std::vector<int> peers = planned_peers(options, plan, possible_peers, progress);
   refuse_other_plan(options, earlier, plan, installation);
   Results results = begin_results(options, plan, installation);
   if (model) {
@@ -171,14 +173,17 @@ int run(const RunOptions& asked) {
   if (const std::string text = left_out_text(); !text.empty()) progress.line(text);
   progress.status("starting the workers", true);
   keep_needed_workers(plan, table, pool);
-  note_machine(results, pool);
+  note_machine(results, pool, peers);
   if (earlier) go_on_with(*earlier, options.resume.string(), plan, results);
   add_benchmark_context(options.google_benchmark, results);
-  DeviceLock lock;
-  lock_device(options, results.device, lock, progress);
+  std::vector<DeviceInfo> devices = results.peer_devices;
+  if (results.device) devices.push_back(*results.device);
+  const std::vector<DeviceLock> locks = lock_devices(options, devices, progress);
   if (!results.device) progress.line("No CUDA device was found: only what runs on the CPU is measured.");
 
-  const std::unique_ptr<GpuMonitor> monitor = watch_device(results.device, progress);
+  const std::vector<std::unique_ptr<GpuMonitor>> watching = watch_devices(results, progress);
+  std::vector<GpuMonitor*> monitors;
+  for (const auto& monitor : watching) monitors.push_back(monitor.get());
   const Scratch files(temporary_bytes(plan));
   const RunContext context{.options = options,
                            .plan = plan,
@@ -190,14 +195,14 @@ int run(const RunOptions& asked) {
                            .least_train_bytes = least_train_bytes(results.device),
                            .has_device = results.device.has_value(),
                            .gpu_oracle = reference_on_device(table, pool),
-                           .monitor = monitor.get()};
+                           .monitors = monitors};
   refuse_too_large(context, results);
   const Outlook outlook = look_ahead(context, results);
   if (!options.compile_only) refuse_too_long(options, outlook);
   if (options.compile_processes > 0) compile_ahead(context, options.compile_processes);
   if (options.compile_only) return kDone;
   start_planned_workers(plan, table, pool);
-  calibrate(results, pool, progress);
+  calibrate(results, peers, pool, progress);
 
   progress.line(fmt::format("{} record{} on {}{}: about {}. Results: {}", outlook.running,
                             outlook.running == 1 ? "" : "s",

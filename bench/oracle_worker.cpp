@@ -16,8 +16,10 @@ Backend oracle_backend() {
     backend.precisions.push_back({.precision = precision, .contract = Contract::kExact, .unavailable = {}});
   }
   backend.make_trainer = [](const TrainerRequest& request) {
-    return make_oracle_trainer(request.workload, request.precision, true, request.data, request.initial);
+    return make_oracle_trainer(request.workload.joined(), request.precision, true, request.data,
+                               request.initial);
   };
+  backend.max_devices = kMaxDevices;  // it trains with the joined batch
   backend.trains_everything = true;
   backend.family = Family::kReference;
   backend.description = "CPU, double precision with the contract's roundings";
@@ -29,8 +31,8 @@ Backend oracle_backend() {
       throw InputError("reference: free_steps " + std::to_string(free_steps) + ", expected " +
                        std::to_string(kFreeSteps));
     }
-    return follow_reference(request.workload, request.precision, true, request.data, request.initial, steps,
-                            point, after_free_steps, wanted);
+    return follow_reference(request.workload.joined(), request.precision, true, request.data, request.initial,
+                            steps, point, after_free_steps, wanted);
   };
   return backend;
 }

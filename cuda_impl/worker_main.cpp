@@ -108,24 +108,30 @@ WorkerDescription describe(int device) {
   WorkerDescription description;
   description.name = "cuda";
   description.software = {{"cuda_runtime", cuda_runtime_version()}, {"nvcc", HEADROOM_NVCC_VERSION}};
-  if (!missing) description.device = device_info(device);
+  if (!missing) {
+    description.device = device_info(device);
+    for (int other = 0; !device_missing(other); ++other) description.devices.push_back(device_info(other));
+  }
   description.backends = {
       {.name = "cuda-layered",
        .precisions = all_precisions(layered_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_layered_trainer(request.workload, request.precision, request.data, request.initial,
-                                         request.device);
+                                         request.device, request.devices);
            },
        .trains_everything = true,
        .family = Family::kOurs,
-       .description = "our kernels, one for each operation, in a CUDA graph"},
+       .description = "our kernels, one for each operation, in a CUDA graph",
+       .max_devices = kMaxDevices},
       {.name = "cuda-resident",
        .precisions = all_precisions(resident_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
+             const std::vector<int> devices =
+                 request.devices.empty() ? std::vector{request.device} : request.devices;
              return make_resident_trainer(request.workload, request.precision, request.data, request.initial,
-                                          request.device, request.cache_folder);
+                                          devices, request.cache_folder);
            },
        .trains_everything = true,
        .family = Family::kOurs,
@@ -133,7 +139,8 @@ WorkerDescription describe(int device) {
                       "compiled at set-up",
        .compiles = true,
        .compile = compiled_ahead<resident::Limits>(
-           "cuda-resident", [](const auto&... what) { return compile_resident(what...); })},
+           "cuda-resident", [](const auto&... what) { return compile_resident(what...); }),
+       .max_devices = resident::kMostRanks},
       {.name = "cuda-streamed",
        .precisions = all_precisions(streamed_unavailable(device)),
        .make_trainer =
@@ -208,7 +215,12 @@ WorkerDescription describe(int device) {
        .description = "the oracle's arithmetic on the GPU, for large workloads"},
   };
   description.backends.push_back(fastest_of(description.backends, device));
-  if (!missing) description.calibrate = [device] { return calibrate_device(device); };
+  if (!missing)
+    description.calibrate = [device](const std::vector<int>& devices) {
+      Calibration rates = calibrate_device(device);
+      rates.merge(calibrate_links(devices));
+      return rates;
+    };
   description.range = profiler_ranges();
   return description;
 }

@@ -5,6 +5,7 @@
 #include <bit>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "core/error.h"
@@ -58,6 +59,12 @@ Kind parse_kind(const std::array<Kind, kCount>& kinds, std::string_view what, st
                    nearest_name(name, names) + "'? There are " + all);
 }
 
+/// The N of a part "gN"; nullopt for another part, such as "gelu".
+std::optional<int> devices_of(std::string_view part) {
+  if (part.size() < 2 || part.front() != 'g') return std::nullopt;
+  return parse_number(part.substr(1));
+}
+
 /// What stands behind the batch size in a workload's name.
 void take_part(std::string_view name, std::string_view part, Workload& workload) {
   if (const auto activation = find_kind(kAllActivations, part)) {
@@ -72,12 +79,20 @@ void take_part(std::string_view name, std::string_view part, Workload& workload)
         std::from_chars(text.data(), text.data() + text.size(), workload.optimizer.momentum);
     if (error != std::errc() || end != text.data() + text.size())
       throw bad_name(name, "'" + std::string(text) + "' is not a momentum");
+  } else if (const auto devices = devices_of(part)) {
+    if (*devices < 2)
+      throw bad_name(name,
+                     "'" + std::string(part) +
+                         "' is no number of devices: -g2 trains on two, and on one there is no such part");
+    workload.devices = *devices;
   } else {
     std::vector<std::string> known = {std::string(kMomentum) + "0.9"};
     for (const Activation one : kAllActivations) known.emplace_back(to_string(one));
     for (const Loss one : kAllLosses) known.emplace_back(to_string(one));
     for (const Optimizer::Kind one : kAllOptimizers) known.emplace_back(to_string(one));
-    throw bad_name(name, "'" + std::string(part) + "' is no activation, loss or optimizer (did you mean '" +
+    known.emplace_back("g2");
+    throw bad_name(name, "'" + std::string(part) +
+                             "' is no activation, loss, optimizer or number of devices (did you mean '" +
                              nearest_name(part, known) + "'?)");
   }
 }
@@ -188,10 +203,23 @@ std::int64_t Workload::parameter_count() const {
   return count;
 }
 
+Workload Workload::joined() const {
+  Workload one = *this;
+  one.batch_size = joined_batch_size();
+  one.devices = 1;
+  return one;
+}
+
+Workload Workload::of_a_rank() const {
+  Workload one = *this;
+  one.devices = 1;
+  return one;
+}
+
 double Workload::flops_per_step() const {
   double operations = 0;
   for (int layer = 0; layer < layers(); ++layer) {
-    const double product = 2.0 * batch_size * model.widths[layer] * model.widths[layer + 1];
+    const double product = 2.0 * joined_batch_size() * model.widths[layer] * model.widths[layer + 1];
     operations += product * (layer == 0 ? 2 : 3);
   }
   return operations;
@@ -209,6 +237,7 @@ std::string default_name(const Workload& workload) {
     add(to_string(workload.optimizer.kind));
   else if (workload.optimizer.momentum != 0)
     add(std::string(kMomentum) + shortest(workload.optimizer.momentum));
+  if (workload.devices != 1) add("g" + std::to_string(workload.devices));
   return name;
 }
 
@@ -244,7 +273,7 @@ Workload parse_workload_name(std::string_view name) {
   for (std::size_t i = 2; i < parts.size(); ++i) take_part(name, parts[i], workload);
   if (const std::string right = default_name(workload); right != name)
     throw InputError("workload '" + std::string(name) + "': written as '" + right +
-                     "': activation, loss, optimizer, in this order, without defaults");
+                     "': activation, loss, optimizer, devices, in this order, without defaults");
   validate(workload);
   return workload;
 }
@@ -264,6 +293,15 @@ void validate(const Workload& workload) {
   if (workload.batch_size < 1) {
     throw bad_name(workload.name, "batch size " + std::to_string(workload.batch_size) + " is not 1 or more");
   }
+  if (workload.devices < 1 || workload.devices > kMaxDevices) {
+    throw bad_name(workload.name,
+                   std::to_string(workload.devices) + " devices are not 1 to " + std::to_string(kMaxDevices));
+  }
+  if (workload.batch_size > std::numeric_limits<int>::max() / workload.devices) {
+    throw bad_name(workload.name, "the joined batch of " + std::to_string(workload.devices) +
+                                      " devices is over " + std::to_string(std::numeric_limits<int>::max()) +
+                                      " samples");
+  }
   const Optimizer& optimizer = workload.optimizer;
   const auto require = [&workload](bool right, const char* what, double value, const char* expected) {
     if (!right)
@@ -282,6 +320,11 @@ void validate(const Workload& workload) {
           optimizer.weight_decay, "0 or more, such as 0.01");
   require(optimizer.kind == Optimizer::Kind::kSgd || optimizer.momentum == 0, "momentum", optimizer.momentum,
           "for adam or adamw: it is sgd's");
+}
+
+std::string trains_on_fewer(int max_devices) {
+  return max_devices == 1 ? "trains on one device"
+                          : "trains on at most " + std::to_string(max_devices) + " devices";
 }
 
 std::string beyond_plain_training(const Workload& workload) {

@@ -20,7 +20,7 @@ inline constexpr std::array<Precision, 4> kAllPrecisions = {Precision::kFp32, Pr
 std::string_view to_string(Precision precision);
 /// Throws InputError with the nearest valid name.
 Precision parse_precision(std::string_view name);
-/// What the loss gradient is multiplied by: fp16 16 times the smallest power of two of at least the batch
+/// What the loss gradient is multiplied by: fp16 16 times the smallest power of two of at least the (joined) batch
 /// size, which the mean divides by; else 1.
 double loss_scale(Precision precision, int batch_size);
 
@@ -83,37 +83,51 @@ struct DatasetSpec {
 
 inline constexpr int kMaxLayers = 16;
 inline constexpr int kMaxWidth = 65536;
+inline constexpr int kMaxDevices = 64;
 
 /// A multilayer perceptron and how it is trained.
+///
+/// On several devices it is trained data-parallel: each of them is a rank and has its own batch of `batch_size` samples.
+/// Step s trains with the joined batch of devices * batch_size samples, of which rank r has samples r * batch_size to
+/// (r + 1) * batch_size - 1. Loss and gradient are those of the joined batch, and so is fp16's loss scale: what is
+/// trained is what one device trains with joined().
 struct Workload {
   std::string name;  ///< unique in a results file; default_name() unless a suite gives another
   Model model;
   Loss loss = Loss::kCrossEntropy;
-  int batch_size = 0;
+  int batch_size = 0;  ///< of each device
   Optimizer optimizer;
   DatasetSpec dataset;
   std::uint64_t seed = 1;  ///< initial parameters, synthetic data and the order of samples
+  int devices = 1;         ///< GPUs of one host, 1 to kMaxDevices
 
   int layers() const { return static_cast<int>(model.widths.size()) - 1; }  ///< weight matrices
   int inputs() const { return model.widths.front(); }
   int outputs() const { return model.widths.back(); }
-  int classes() const { return outputs(); }  ///< with cross-entropy
-  std::int64_t parameter_count() const;      ///< weights and biases
-  /// Operations (a multiply-add counts two) of the matrix products of one step:
+  int classes() const { return outputs(); }                       ///< with cross-entropy
+  int joined_batch_size() const { return devices * batch_size; }  ///< samples of a step
+  Workload joined() const;     ///< the same training on one device; of the same name
+  Workload of_a_rank() const;  ///< what one of the devices computes between exchanges; of the same name
+  std::int64_t parameter_count() const;  ///< weights and biases
+  /// Operations (a multiply-add counts two) of the matrix products of one step, of all devices together:
   /// forward, weight gradient, and input gradient of every layer but the first.
   double flops_per_step() const;
 };
 
-/// "mlp-784x128x10-b32", with what is no default behind it: "mlp-17x64x64x6-b64-tanh-mse-adam", "mlp-8x4-b2-momentum0.9".
-/// Of the optimizer's numbers only the momentum is in it.
+/// "mlp-784x128x10-b32", with what is no default behind it: "mlp-17x64x64x6-b64-tanh-mse-adam", "mlp-8x4-b2-momentum0.9",
+/// "mlp-784x128x10-b32-g2" on two devices. Of the optimizer's numbers only the momentum is in it.
 std::string default_name(const Workload& workload);
 
 /// Parses a name as written by default_name(). Throws InputError that shows the name and a right one.
 Workload parse_workload_name(std::string_view name);
 
-/// Throws InputError unless 1 to kMaxLayers layers, widths of 1 to kMaxWidth, batch of 1 or more; a learning rate and an epsilon
+/// Throws InputError unless 1 to kMaxLayers layers, widths of 1 to kMaxWidth, batch of 1 or more, 1 to kMaxDevices devices whose
+/// joined batch is a 32-bit number; a learning rate and an epsilon
 /// that are finite and positive; momentum, betas from 0 to below 1, a weight decay of 0 or more.
 void validate(const Workload& workload);
+
+/// Why a backend that trains on at most `max_devices` devices refuses a workload of more: "trains on one device".
+std::string trains_on_fewer(int max_devices);
 
 /// Why a backend that trains nothing but ReLU, cross-entropy and plain sgd refuses `workload`; empty if it need not.
 std::string beyond_plain_training(const Workload& workload);

@@ -307,11 +307,12 @@ Dataset make_from_idx(const Workload& workload) {
     train.pop_back();
   }
   const auto train_samples = static_cast<std::int64_t>(train.size());
-  if (workload.batch_size > train_samples) {
-    throw InputError(
-        workload.dataset.folder + ": batch size " + std::to_string(workload.batch_size) + " of workload '" +
-        workload.name + "' is larger than the data set, which has " + std::to_string(train_samples) +
-        " training samples (a tenth is held out); expected at most " + std::to_string(train_samples));
+  if (workload.joined_batch_size() > train_samples) {
+    throw InputError(workload.dataset.folder + ": batch size " +
+                     std::to_string(workload.joined_batch_size()) + " of workload '" + workload.name +
+                     "' is larger than the data set, which has " + std::to_string(train_samples) +
+                     " training samples (a tenth is held out); expected at most " +
+                     std::to_string(train_samples));
   }
   std::vector<std::int64_t> order = permutation(train_samples, workload.seed);
   for (std::int64_t& index : order) index = train[index];
@@ -352,9 +353,9 @@ DatasetView Dataset::held_out() const { return view(held_out_features, held_out_
 
 std::int64_t synthetic_train_samples(const Workload& workload, std::int64_t least_train_bytes) {
   const std::int64_t batch_bytes =
-      workload.batch_size * (workload.inputs() * static_cast<std::int64_t>(sizeof(float)));
+      workload.joined_batch_size() * (workload.inputs() * static_cast<std::int64_t>(sizeof(float)));
   const std::int64_t least_batches = (least_train_bytes + batch_bytes - 1) / batch_bytes;
-  return std::clamp<std::int64_t>(least_batches, 1, kBatchesEnough) * workload.batch_size;
+  return std::clamp<std::int64_t>(least_batches, 1, kBatchesEnough) * workload.joined_batch_size();
 }
 
 Dataset make_dataset(const Workload& workload, std::int64_t least_train_bytes) try {

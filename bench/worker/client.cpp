@@ -344,8 +344,8 @@ std::string WorkerClient::Process::log_tail() const {
   return tail;
 }
 
-WorkerClient::WorkerClient(WorkerCommand command, int device, TimeLimits limits)
-    : command_(std::move(command)), limits_(limits) {
+WorkerClient::WorkerClient(WorkerCommand command, int device, TimeLimits limits, std::vector<int> peers)
+    : command_(std::move(command)), device_(device), limits_(limits), peers_(std::move(peers)) {
   try {
     process_ = std::make_unique<Process>(command_, device, limits_.goodbye);
   } catch (const LineError& error) {
@@ -402,8 +402,15 @@ WorkerHello WorkerClient::hello() { return call<WorkerHello>(HelloCall{}, limits
 Prepared WorkerClient::prepare(const std::string& backend, const Workload& workload, Precision precision,
                                const DataFiles& data, const std::filesystem::path& parameters_file,
                                const std::string& cache_folder) {
-  return call<Prepared>(PrepareCall{backend, workload, precision, data, parameters_file, cache_folder},
-                        limits_.prepare);
+  std::vector<int> devices;
+  if (device_ >= 0 && workload.devices > 1) {
+    devices = {device_};
+    for (const int peer : peers_)
+      if (std::ssize(devices) < workload.devices) devices.push_back(peer);
+  }
+  return call<Prepared>(
+      PrepareCall{backend, workload, precision, data, parameters_file, cache_folder, std::move(devices)},
+      limits_.prepare);
 }
 
 Prepared WorkerClient::compile(const std::string& backend, const Workload& workload, Precision precision,
@@ -472,7 +479,12 @@ std::optional<std::int64_t> WorkerClient::release() {
 
 void WorkerClient::range(const std::string& name) { call<Nothing>(RangeCall{name}, limits_.other); }
 
-Calibration WorkerClient::calibrate() { return call<Calibration>(CalibrateCall{}, limits_.other); }
+Calibration WorkerClient::calibrate(const std::vector<int>& peers) {
+  CalibrateCall asked;
+  if (!peers.empty()) asked.devices.push_back(device_);
+  asked.devices.insert(asked.devices.end(), peers.begin(), peers.end());
+  return call<Calibration>(std::move(asked), limits_.other);
+}
 
 bool WorkerClient::alive() const { return !process_->has_exited(); }
 

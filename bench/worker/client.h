@@ -74,10 +74,11 @@ struct TimeLimits {
 
 class WorkerClient {
  public:
-  /// Starts the process. Throws WorkerLostError if it cannot be started.
+  /// Starts the process. Throws WorkerLostError if it cannot be started. `peers`: the CUDA devices that it may use beside
+  /// `device`; prepare() names the first of them for a workload of several devices.
   /// The worker also ends when the calling thread does (PR_SET_PDEATHSIG), so start workers from a lasting
   /// thread.
-  WorkerClient(WorkerCommand command, int device, TimeLimits limits = {});
+  WorkerClient(WorkerCommand command, int device, TimeLimits limits = {}, std::vector<int> peers = {});
   ~WorkerClient();  ///< closes its input, waits a moment, then kills it and its children
   WorkerClient(const WorkerClient&) = delete;
   WorkerClient& operator=(const WorkerClient&) = delete;
@@ -101,8 +102,8 @@ class WorkerClient {
   void set_state(const std::filesystem::path& file);
   ReferenceAnswer reference(const std::vector<std::int64_t>& steps, std::int64_t free_steps,
                             const ReferenceWanted& wanted, const std::filesystem::path& folder);
-  /// Rates of the device itself; only of a worker whose hello says that it calibrates.
-  Calibration calibrate();
+  /// Rates of the device itself, and of its links to `peers`; only of a worker whose hello says that it calibrates.
+  Calibration calibrate(const std::vector<int>& peers = {});
   /// Begins a range for profilers and ends the one before; empty: only ends it. Only of a worker whose hello says that it has
   /// ranges.
   void range(const std::string& name);
@@ -122,7 +123,9 @@ class WorkerClient {
   [[noreturn]] void lose(const std::string& what);
 
   WorkerCommand command_;
+  int device_;
   TimeLimits limits_;
+  std::vector<int> peers_;
   std::unique_ptr<Process> process_;
   std::int64_t next_id_ = 1;
 };

@@ -126,26 +126,45 @@ Optimizer read_optimizer(const JsonReader& fields) {
 }
 
 Json to_json(const Workload& workload) {
-  return {{"name", workload.name},
-          {"widths", workload.model.widths},
-          {"activation", to_string(workload.model.activation)},
-          {"loss", to_string(workload.loss)},
-          {"batch_size", workload.batch_size},
-          {"optimizer", to_json(workload.optimizer)},
-          {"seed", workload.seed}};
+  Json json = {{"name", workload.name},
+               {"widths", workload.model.widths},
+               {"activation", to_string(workload.model.activation)},
+               {"loss", to_string(workload.loss)},
+               {"batch_size", workload.batch_size},
+               {"optimizer", to_json(workload.optimizer)},
+               {"seed", workload.seed}};
+  if (workload.devices > 1) json["devices"] = workload.devices;
+  return json;
 }
 
 Json arguments(const PrepareCall& call) {
-  return {{"backend", call.backend},
-          {"workload", to_json(call.workload)},
-          {"precision", std::string(to_string(call.precision))},
-          {"data",
-           {{"features_file", call.data.features.string()},
-            {"targets_file", call.data.targets.string()},
-            {"samples", call.data.samples},
-            {"feature_count", call.data.feature_count}}},
-          {"parameters_file", call.parameters_file.string()},
-          {"cache_folder", call.cache_folder.empty() ? Json() : Json(call.cache_folder)}};
+  Json json = {{"backend", call.backend},
+               {"workload", to_json(call.workload)},
+               {"precision", std::string(to_string(call.precision))},
+               {"data",
+                {{"features_file", call.data.features.string()},
+                 {"targets_file", call.data.targets.string()},
+                 {"samples", call.data.samples},
+                 {"feature_count", call.data.feature_count}}},
+               {"parameters_file", call.parameters_file.string()},
+               {"cache_folder", call.cache_folder.empty() ? Json() : Json(call.cache_folder)}};
+  if (!call.devices.empty()) json["devices"] = call.devices;
+  return json;
+}
+
+Json arguments(const CalibrateCall& call) {
+  return call.devices.empty() ? Json::object() : Json{{"devices", call.devices}};
+}
+
+// May be missing: none.
+std::vector<int> read_devices(const JsonReader& fields) {
+  std::vector<int> devices;
+  if (!fields.has("devices")) return devices;
+  for (const JsonReader& device : fields.at("devices").items()) {
+    devices.push_back(static_cast<int>(device.integer(0, 1024)));
+    if (std::count(devices.begin(), devices.end(), devices.back()) > 1) device.fail("is there twice");
+  }
+  return devices;
 }
 
 Json arguments(const CompileCall& call) {
@@ -162,7 +181,7 @@ Json arguments(const CompileCall& call) {
 
 Workload read_workload(const JsonReader& fields) {
   Workload workload;
-  expect_only(fields, {"name", "widths", "activation", "loss", "batch_size", "optimizer", "seed"});
+  expect_only(fields, {"name", "widths", "activation", "loss", "batch_size", "optimizer", "seed", "devices"});
   workload.name = read_checked_name(fields.at("name"));
   for (const JsonReader& width : fields.at("widths").items())
     workload.model.widths.push_back(static_cast<int>(width.integer(1, kMaxWidth)));
@@ -171,6 +190,8 @@ Workload read_workload(const JsonReader& fields) {
   workload.loss = fields.at("loss").one_of(kAllLosses);
   workload.optimizer = read_optimizer(fields.at("optimizer"));
   workload.seed = fields.at("seed").seed();
+  if (fields.has("devices"))
+    workload.devices = static_cast<int>(fields.at("devices").integer(1, kMaxDevices));
   return workload;
 }
 
@@ -187,6 +208,7 @@ PrepareCall read_prepare(const JsonReader& fields) {
   call.parameters_file = read_name(fields.at("parameters_file"));
   const JsonReader cache_folder = fields.at("cache_folder");
   call.cache_folder = cache_folder.is_null() ? std::string() : cache_folder.string();
+  call.devices = read_devices(fields);
   return call;
 }
 
@@ -238,7 +260,7 @@ Call read_call(const std::string& name, const JsonReader& fields) {
   if (name == "set_state") return SetStateCall{read_name(fields.at("file"))};
   if (name == "reference") return read_reference(fields);
   if (name == "release") return ReleaseCall{};
-  if (name == "calibrate") return CalibrateCall{};
+  if (name == "calibrate") return CalibrateCall{read_devices(fields)};
   if (name == "compile") return read_compile(fields);
   if (name == "range") {
     const JsonReader range = fields.at("name");
@@ -290,12 +312,21 @@ Json to_json(const WorkerHello& hello) {
                         {"compiles", backend.compiles},
                         {"repeats", backend.repeats},
                         {"reference", backend.reference},
+                        {"max_devices", backend.max_devices},
+                        {"min_devices", backend.min_devices},
                         {"precisions", precisions}});
   }
-  return {{"protocol", kProtocolVersion}, {"worker", hello.worker},
-          {"software", hello.software},   {"device", hello.device ? to_json(*hello.device) : Json()},
-          {"backends", backends},         {"calibrates", hello.calibrates},
-          {"ranges", hello.ranges},       {"broken", hello.broken ? Json(*hello.broken) : Json()}};
+  Json devices = Json::array();
+  for (const DeviceInfo& device : hello.devices) devices.push_back(to_json(device));
+  return {{"devices", devices},
+          {"protocol", kProtocolVersion},
+          {"worker", hello.worker},
+          {"software", hello.software},
+          {"device", hello.device ? to_json(*hello.device) : Json()},
+          {"backends", backends},
+          {"calibrates", hello.calibrates},
+          {"ranges", hello.ranges},
+          {"broken", hello.broken ? Json(*hello.broken) : Json()}};
 }
 
 double finite(double value, const char* what) {
@@ -367,6 +398,9 @@ WorkerHello read(const JsonReader& fields, const WorkerHello*) {
   for (const auto& [name, version] : fields.at("software").members())
     hello.software[one_line(name)] = read_shown(version);
   if (const JsonReader device = fields.at("device"); !device.is_null()) hello.device = read_device(device);
+  if (fields.has("devices"))
+    for (const JsonReader& device : fields.at("devices").items())
+      hello.devices.push_back(read_device(device));
   for (const JsonReader& row : fields.at("backends").items()) {
     OfferedBackend& backend = hello.backends.emplace_back();
     backend.name = read_checked_name(row.at("name"));
@@ -375,6 +409,10 @@ WorkerHello read(const JsonReader& fields, const WorkerHello*) {
     backend.compiles = read_flag(row, "compiles");
     backend.repeats = read_flag(row, "repeats");
     backend.reference = read_flag(row, "reference");
+    if (row.has("max_devices"))
+      backend.max_devices = static_cast<int>(row.at("max_devices").integer(1, 1024));
+    if (row.has("min_devices"))
+      backend.min_devices = static_cast<int>(row.at("min_devices").integer(1, backend.max_devices));
     for (const auto& [name, offer] : row.at("precisions").members()) {
       OfferedPrecision& offered = backend.precisions[read_precision(name, offer)];
       offered.contract =
@@ -501,7 +539,7 @@ std::string write_request(const Request& request) {
                 {"contracts", contracts}, {"copies", call.wanted.copies},  {"probe", call.wanted.probe}};
           },
           [](const ReleaseCall&) { return Json::object(); },
-          [](const CalibrateCall&) { return Json::object(); },
+          [](const CalibrateCall& call) { return arguments(call); },
           [](const CompileCall& call) { return arguments(call); },
           [](const RangeCall& call) { return Json{{"name", call.name.empty() ? Json() : Json(call.name)}}; }},
       request.call);

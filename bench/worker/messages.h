@@ -40,6 +40,8 @@ struct OfferedBackend {
   bool compiles = false;         ///< when it is set up, which may take a minute
   bool repeats = false;          ///< another row's work under its own name: "all" leaves it out
   bool reference = false;        ///< whether it answers `reference`
+  int max_devices = 1;           ///< that it trains one network on
+  int min_devices = 1;           ///< likewise
   std::map<Precision, OfferedPrecision> precisions = {};
 };
 struct WorkerHello {
@@ -47,8 +49,9 @@ struct WorkerHello {
   std::map<std::string, std::string> software;
   std::optional<DeviceInfo> device;
   std::vector<OfferedBackend> backends;
-  bool calibrates = false;  ///< whether it answers `calibrate`
-  bool ranges = false;      ///< whether it answers `range`
+  std::vector<DeviceInfo> devices = {};  ///< all that the process sees, `device` among them; may be empty
+  bool calibrates = false;               ///< whether it answers `calibrate`
+  bool ranges = false;                   ///< whether it answers `range`
   /// Why nothing that it offers works, though nothing is missing here: its rows fail with this reason.
   std::optional<std::string> broken = {};
 };
@@ -86,6 +89,8 @@ struct PrepareCall {
   DataFiles data;
   std::filesystem::path parameters_file;
   std::string cache_folder;  ///< empty for nowhere
+  std::vector<int> devices =
+      {};  ///< CUDA device of each rank where the workload has several, the worker's own first
 };
 struct CompileCall {
   std::string backend;
@@ -116,7 +121,9 @@ struct ReferenceCall {
   ReferenceWanted wanted;
 };
 struct ReleaseCall {};
-struct CalibrateCall {};
+struct CalibrateCall {
+  std::vector<int> devices = {};  ///< with two or more also the links between them are measured
+};
 struct RangeCall {
   std::string name;  ///< empty: none begins
 };

@@ -57,11 +57,12 @@ struct Preparation {
   DatasetView data;
   Parameters initial;
   std::string cache_folder;
+  std::vector<int> devices;
   TrainedSteps trained;
   std::unique_ptr<Trainer> trainer;  // last, so that it goes first
 
   TrainerRequest request(int device) const {
-    return {workload, precision, data, initial, device, cache_folder};
+    return {workload, precision, data, initial, device, cache_folder, devices};
   }
 };
 
@@ -97,7 +98,8 @@ class Server {
                        " of the worker protocol, worker " + description_.name + " speaks version " +
                        std::to_string(kProtocolVersion) + "; build both from the same sources");
     }
-    WorkerHello hello{description_.name, description_.software, description_.device, {}};
+    WorkerHello hello{
+        description_.name, description_.software, description_.device, {}, description_.devices};
     for (const Backend& backend : description_.backends) {
       OfferedBackend& offered = hello.backends.emplace_back();
       offered.name = backend.name;
@@ -106,6 +108,7 @@ class Server {
       offered.compiles = backend.compiles;
       offered.repeats = backend.repeats;
       offered.reference = backend.reference != nullptr;
+      offered.max_devices = backend.max_devices;
       for (const BackendPrecision& row : backend.precisions) {
         offered.precisions[row.precision] = {row.contract, row.unavailable};
       }
@@ -124,14 +127,17 @@ class Server {
     next->workload = call.workload;
     next->precision = call.precision;
     next->cache_folder = call.cache_folder;
+    check_devices(call);
+    next->devices = call.devices;
     if (call.data.feature_count != call.workload.inputs()) {
       throw InputError("data.feature_count: expected the workload's " +
                        std::to_string(call.workload.inputs()) + " inputs, found " +
                        std::to_string(call.data.feature_count));
     }
-    if (call.data.samples < call.workload.batch_size) {
-      throw InputError("data.samples: expected a batch of " + std::to_string(call.workload.batch_size) +
-                       " or more, found " + std::to_string(call.data.samples));
+    if (call.data.samples < call.workload.joined_batch_size()) {
+      throw InputError("data.samples: expected a batch of " +
+                       std::to_string(call.workload.joined_batch_size()) + " or more, found " +
+                       std::to_string(call.data.samples));
     }
     next->features =
         std::make_unique<MappedFile<float>>(call.data.features, call.data.samples * call.data.feature_count);
@@ -244,11 +250,11 @@ class Server {
     return Nothing{};
   }
 
-  Result operator()(const CalibrateCall&) {
+  Result operator()(const CalibrateCall& call) {
     if (!description_.calibrate)
       throw UnsupportedError("worker " + description_.name + " does not calibrate");
     held_.reset();  // a trainer's memory and its L2 lines would be in the way
-    return description_.calibrate();
+    return description_.calibrate(call.devices);
   }
 
  private:
@@ -269,7 +275,21 @@ class Server {
     throw UnsupportedError("backend " + name + " has no " + std::string(to_string(precision)));
   }
 
+  /// A device for each rank, the worker's own first; without a CUDA device none.
+  void check_devices(const PrepareCall& call) const {
+    const std::size_t wanted =
+        device_ < 0 || call.workload.devices == 1 ? 0 : static_cast<std::size_t>(call.workload.devices);
+    if (call.devices.size() != wanted)
+      throw InputError("devices: expected " + std::to_string(wanted) + " for a workload of " +
+                       std::to_string(call.workload.devices) + ", found " +
+                       std::to_string(call.devices.size()));
+    if (wanted > 0 && call.devices.front() != device_)
+      throw InputError("devices[0]: expected the worker's device " + std::to_string(device_) + ", found " +
+                       std::to_string(call.devices.front()));
+  }
+
   static void refuse_what_is_not_trained(const Backend& backend, const Workload& workload) {
+    if (workload.devices > backend.max_devices) throw UnsupportedError(trains_on_fewer(backend.max_devices));
     if (backend.trains_everything) return;
     if (const std::string beyond = beyond_plain_training(workload); !beyond.empty())
       throw UnsupportedError(beyond);

@@ -25,6 +25,8 @@ struct TrainerRequest {
   const Parameters& initial;
   int device;                ///< CUDA device index, -1 for none
   std::string cache_folder;  ///< where compiled code may be kept; empty for nowhere
+  /// CUDA device of each rank, `device` first, where the workload has several devices; empty without a CUDA device.
+  std::vector<int> devices = {};
 };
 
 /// What a backend is given to compile code for a device that need not be there.
@@ -68,6 +70,8 @@ struct Backend {
   /// Compiles what make_trainer() would, into the cache folder, and says what. Throws UnsupportedError if there is nothing
   /// for this target. Null for a backend that compiles nothing, or only on the device itself.
   std::function<Prepared(const CompileRequest&)> compile = nullptr;
+  /// That it trains one network on. The server refuses workloads of more.
+  int max_devices = 1;
 };
 
 struct WorkerDescription {
@@ -75,11 +79,14 @@ struct WorkerDescription {
   std::map<std::string, std::string> software;
   std::optional<DeviceInfo> device;
   std::vector<Backend> backends;
-  /// Measures the device itself in seconds; null if this worker does not.
-  std::function<Calibration()> calibrate = nullptr;
+  /// Measures the device itself in seconds, and with two devices or more also the links between them, which are no matter of
+  /// one; null if this worker does not.
+  std::function<Calibration(const std::vector<int>& devices)> calibrate = nullptr;
   /// For profilers: ends the range that it began before, if any, and begins one of this name, unless that is empty. Null if
   /// this worker has no ranges.
   std::function<void(const std::string& name)> range = nullptr;
+  /// All devices that the process sees, `device` among them; empty where no backend trains on several.
+  std::vector<DeviceInfo> devices = {};
 };
 
 /// Parses `--device N` and serves until standard input ends. `describe(device)` is called once, before

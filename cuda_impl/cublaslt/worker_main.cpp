@@ -34,7 +34,8 @@ WorkerDescription describe(int device) {
   backend.trains_everything = true;
   description.backends.push_back(std::move(backend));
   description.range = profiler_ranges();
-  if (!unavailable) description.calibrate = [device] { return calibrate_matrix_products(device); };
+  if (!unavailable)
+    description.calibrate = [device](const auto&) { return calibrate_matrix_products(device); };
   return description;
 }
 

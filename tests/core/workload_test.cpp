@@ -66,6 +66,34 @@ TEST(Workload, APartOfANameThatIsNotKnownShowsTheNearestOne) {
     EXPECT_NE(message_of(name).find("written as 'mlp-8x4-b2"), std::string::npos) << message_of(name);
 }
 
+TEST(Workload, ANameEndsInItsDevicesWhereThereAreSeveral) {
+  for (const std::string name : {"mlp-784x128x10-b32-g2", "mlp-17x64x64x6-b64-tanh-mse-adam-g8",
+                                 "mlp-8x4x2-b2-gelu-momentum0.5-g3", "mlp-8x4-b2-g64"})
+    EXPECT_EQ(default_name(parse_workload_name(name)), name);
+  EXPECT_EQ(parse_workload_name("mlp-784x128x10-b32-g2").devices, 2);
+  EXPECT_EQ(parse_workload_name("mlp-784x128x10-b32").devices, 1);
+  for (const std::string name : {"mlp-8x4-b2-g0", "mlp-8x4-b2-g1"})
+    EXPECT_NE(message_of(name).find("-g2 trains on two, and on one there is no such part"), std::string::npos)
+        << message_of(name);
+  EXPECT_NE(message_of("mlp-8x4-b2-g2-adam").find("written as 'mlp-8x4-b2-adam-g2'"), std::string::npos);
+  EXPECT_NE(message_of("mlp-8x4-b2-g65").find("65 devices are not 1 to 64"), std::string::npos);
+  EXPECT_NE(message_of("mlp-8x4-b2-g02").find("no activation, loss, optimizer or number of devices"),
+            std::string::npos);
+  EXPECT_NE(message_of("mlp-8x4-b2147483647-g2").find("joined batch"), std::string::npos);
+}
+
+TEST(Workload, JoinedIsOneDeviceWithTheBatchesOfAll) {
+  const Workload workload = parse_workload_name("mlp-784x128x10-b32-g4");
+  const Workload joined = workload.joined();
+  EXPECT_EQ(joined.batch_size, 128);
+  EXPECT_EQ(joined.devices, 1);
+  EXPECT_EQ(joined.name, workload.name);
+  EXPECT_EQ(workload.joined_batch_size(), 128);
+  EXPECT_EQ(workload.of_a_rank().batch_size, 32);
+  EXPECT_EQ(workload.of_a_rank().devices, 1);
+  EXPECT_EQ(workload.flops_per_step(), joined.flops_per_step());
+}
+
 TEST(Workload, NumbersOfTheOptimizerMustBeInTheirRanges) {
   const auto refused = [](double Optimizer::* number, double value, Optimizer::Kind kind) {
     Workload workload = parse_workload_name("mlp-784x10-b32");

@@ -81,6 +81,10 @@ void add_with_constants(NamedKernels& kernels) {
     add_columns(kHalves, precision);
   }
   add_columns(kDeepColumns, Precision::kBf16);
+  for (const Precision precision : {Precision::kFp16, Precision::kBf16}) {
+    add_columns(kSmallRanks, precision);
+    add_columns(kRanks, precision);
+  }
   for (const auto* cases : {&kSmallSlots, &kSlots})
     for (const SlotCase& of : *cases)
       for (const Precision precision : of.precisions) add(of.name, precision, Kernel::kSlices);

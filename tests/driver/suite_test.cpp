@@ -56,7 +56,7 @@ TEST(Suite, AWorkloadSaysWhatIsTrained) {
           R"({"widths": [4, 3], "batch_size": 2, "activation": "gelu", "loss": "mse", "optimizer": "adam"},
       {"name": "mine.2", "about": "From a paper.", "widths": [5, 2], "batch_size": 1, "loss": "bce",
        "optimizer": {"kind": "adamw", "learning_rate": 0.1, "beta1": 0.5, "weight_decay": 0}},
-      {"widths": [5, 2], "batch_size": 1, "optimizer": {"kind": "sgd", "momentum": 0.5}})")));
+      {"widths": [5, 2], "batch_size": 1, "optimizer": {"kind": "sgd", "momentum": 0.5}, "devices": 2})")));
   const Workload& first = suite.workloads[0].workload;
   EXPECT_EQ(first.name, "mlp-4x3-b2-gelu-mse-adam");
   EXPECT_EQ(first.model.activation, Activation::kGelu);
@@ -71,7 +71,7 @@ TEST(Suite, AWorkloadSaysWhatIsTrained) {
   adamw.beta1 = 0.5;
   adamw.weight_decay = 0;
   EXPECT_EQ(suite.workloads[1].workload.optimizer, adamw);
-  EXPECT_EQ(suite.workloads[2].workload.name, "mlp-5x2-b1-momentum0.5");
+  EXPECT_EQ(suite.workloads[2].workload.name, "mlp-5x2-b1-momentum0.5-g2");
 }
 
 TEST(Suite, MistakesInWhatIsTrainedNameTheNearest) {
@@ -214,6 +214,11 @@ class PlanTest : public testing::Test {
        .compiles = true,
        .in_all = true},
       {.name = "pytorch-compile-graph", .worker = "python", .family = Family::kPytorch, .in_all = true},
+      {.name = "pytorch-ddp",
+       .worker = "python",
+       .family = Family::kPytorch,
+       .in_all = true,
+       .min_devices = 2},
       {.name = "libtorch-eager", .worker = "libtorch", .family = Family::kLibtorch, .in_all = true},
       {.name = "cuda-layered", .worker = "cuda", .family = Family::kOurs, .in_all = true},
       {.name = "cuda", .worker = "cuda", .family = Family::kOurs},
@@ -230,6 +235,15 @@ TEST_F(PlanTest, AllIsEveryBackendThatCompetes) {
                           "libtorch-eager", "cuda-layered"));
   options_.backends = {"oracle", "all"};
   EXPECT_EQ(plan().workloads[0].groups[0].backends.front(), "oracle");
+}
+
+TEST_F(PlanTest, AllLeavesOutWhatTrainsOnMoreDevicesThanTheWorkloadHas) {
+  options_.workload_names = {"mlp-4x3-b2", "mlp-4x3-b2-g2"};
+  const Plan made = plan();
+  EXPECT_THAT(made.workloads[0].groups[0].backends, ::testing::Not(::testing::Contains("pytorch-ddp")));
+  EXPECT_THAT(made.workloads[1].groups[0].backends, ::testing::Contains("pytorch-ddp"));
+  options_.backends = {"pytorch-ddp"};  // asked for by its name it is a row that says why not
+  EXPECT_THAT(plan().workloads[0].groups[0].backends, ElementsAre("pytorch-ddp"));
 }
 
 TEST_F(PlanTest, ABackendThatRepeatsAnotherIsMeasuredWhereItIsNamed) {

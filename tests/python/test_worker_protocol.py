@@ -122,6 +122,22 @@ def test_a_release_without_a_trainer_loads_what_backends_need(session):
     assert loaded == [1]
 
 
+def test_a_workload_of_several_devices_names_them(session):
+    asked = []
+    prepare = session.backends.prepare
+    session.backends.prepare = lambda request: asked.append(request) or prepare(request)
+    assert session.ask("prepare", **session.prepared)["ok"]
+    several = session.prepared | {"workload": session.prepared["workload"] | {"devices": 2}}
+    assert session.ask("prepare", **several, devices=[1, 0])["ok"]
+    assert [(request.devices, request.device_indices) for request in asked] == [(1, ()), (2, (1, 0))]
+    assert [(request.joined_batch_size, request.batches) for request in asked] == [(2, 2), (4, 1)]
+    for wrong, said in (([0], "expected 2"), ([0, 0], "different"), ("0,1", "array of indices")):
+        error = session.error("prepare", **several, devices=wrong)
+        assert error["kind"] == "input" and said in error["message"]
+    several["workload"]["devices"] = 3  # a joined batch of 6 of 4 samples
+    assert "more than the 4 samples" in session.error("prepare", **several)["message"]
+
+
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_time_that_is_not_finite_fails_its_call_and_the_worker_lives(session, place, value):
@@ -192,6 +208,8 @@ def test_a_row_says_what_its_backend_is():
         "description": "one line",
         "compiles": True,
         "repeats": False,
+        "max_devices": 1,
+        "min_devices": 1,
         "precisions": {"fp32": {"contract": "exact", "unavailable": None}},
     }
     with pytest.raises(ValueError, match="family of b: expected reference, pytorch"):

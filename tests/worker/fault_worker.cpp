@@ -144,6 +144,16 @@ MakeTrainer faulty(Fault fault) {
   return [fault](const TrainerRequest& request) { return make_faulty_trainer(request, fault); };
 }
 
+/// The same with another workload than the request's; the trainer keeps a copy.
+MakeTrainer honest_with(Workload (Workload::*trained)() const) {
+  return [trained](const TrainerRequest& request) {
+    const Workload workload = (request.workload.*trained)();
+    return make_faulty_trainer(
+        {workload, request.precision, request.data, request.initial, request.device, request.cache_folder},
+        Fault::kNone);
+  };
+}
+
 MakeTrainer misbehaving(void (*misbehave)()) {
   return [misbehave](const TrainerRequest& request) {
     return std::make_unique<MisbehavingTrainer>(request, misbehave);
@@ -156,7 +166,7 @@ DeviceInfo made_up_device() {
 }
 
 /// Rates of no real device. FAULT_CALIBRATION says what is wrong with them: "dies", "partly", "slow", "nan" or nothing.
-Calibration made_up_calibration() {
+Calibration made_up_calibration(const std::vector<int>&) {
   const std::string_view wrong = std::getenv("FAULT_CALIBRATION");
   if (wrong == "dies") die();
   const double speed = wrong == "slow" ? 1e-4 : 1;
@@ -179,13 +189,14 @@ Calibration made_up_calibration() {
 WorkerDescription describe(int) {
   const std::vector<std::pair<std::string, MakeTrainer>> rows = {
       {"empty", [](const TrainerRequest& request) { return std::make_unique<EmptyTrainer>(request); }},
-      {"oracle-honest", faulty(Fault::kNone)},
+      {"oracle-honest", honest_with(&Workload::joined)},
       {"honest", faulty(Fault::kNone)},
       {"fault-learning-rate", faulty(Fault::kLearningRate)},
       {"fault-frozen-layer", faulty(Fault::kFrozenLayer)},
       {"fault-bias", faulty(Fault::kNoBiasUpdate)},
       {"fault-shifted-batches", faulty(Fault::kShiftedBatches)},
       {"fault-nan", faulty(Fault::kNan)},
+      {"fault-one-rank", honest_with(&Workload::of_a_rank)},  // the batch of rank 0 alone
       {"fault-dies", misbehaving(die)},
       {"fault-hangs", misbehaving(hang)},
       {"fault-rubbish", misbehaving(write_rubbish)},
@@ -225,6 +236,11 @@ WorkerDescription describe(int) {
     // One that NVML does not know, so that no other test waits for its lock.
     if (std::string_view(device) != "1") description.device->uuid = device;
   }
+  if (std::getenv("FAULT_DEVICES") != nullptr) {
+    description.devices = {made_up_device(), made_up_device()};
+    description.devices[1].index = 1;
+    description.devices[1].uuid.back() = '2';
+  }
   if (std::getenv("FAULT_CALIBRATION") != nullptr) description.calibrate = made_up_calibration;
   for (const auto& [name, make_trainer] : rows) {
     Backend& backend = description.backends.emplace_back();
@@ -234,6 +250,7 @@ WorkerDescription describe(int) {
     }
     backend.make_trainer = make_trainer;
     backend.description = "of the tests";
+    if (name == "oracle-honest" || name == "fault-one-rank") backend.max_devices = 2;
     if (name == "oracle-honest") backend.family = Family::kReference;  // no competitor of the others
   }
   Backend& reference = description.backends.emplace_back();

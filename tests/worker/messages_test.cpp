@@ -116,6 +116,45 @@ TEST(Messages, WhatASetUpFoundIsReadBackAsWritten) {
       R"(result.setup_cache: expected cold, warm or null, found "hot")");
 }
 
+TEST(Messages, OnlyAWorkloadOfSeveralDevicesNamesThem) {
+  PrepareCall call;
+  call.backend = "cuda-layered";
+  call.workload = small();
+  call.data = {"/f", "/t", 4, 2};
+  call.parameters_file = "/p";
+  EXPECT_THAT(write_request({1, call}), Not(HasSubstr("devices")));
+  call.workload.devices = 2;
+  call.devices = {1, 0};
+  const std::string line = write_request({1, call});
+  const auto read = std::get<PrepareCall>(read_request(line).call);
+  EXPECT_EQ(read.workload.devices, 2);
+  EXPECT_EQ(read.devices, (std::vector<int>{1, 0}));
+  const auto with = [&](const std::string& devices) {
+    std::string changed = line;
+    return request_refusal(changed.replace(changed.find("[1,0]"), 5, devices));
+  };
+  EXPECT_EQ(with("[0,1]"), "accepted");
+  EXPECT_THAT(with("[1,1]"), HasSubstr("devices[1]: is there twice"));
+  EXPECT_THAT(with("[1,-1]"), HasSubstr("devices[1]"));
+  EXPECT_THAT(with("2"), HasSubstr("devices"));
+  const auto calibrate =
+      std::get<CalibrateCall>(read_request(write_request({1, CalibrateCall{{0, 1}}})).call);
+  EXPECT_EQ(calibrate.devices, (std::vector<int>{0, 1}));
+  EXPECT_THAT(write_request({1, CalibrateCall{}}), Not(HasSubstr("devices")));
+}
+
+TEST(Messages, HelloSaysOnHowManyDevicesABackendTrainsAndWhichThereAre) {
+  WorkerHello hello{"cuda", {}, std::nullopt, {{.name = "one"}, {.name = "eight", .max_devices = 8, .min_devices = 2}}};
+  hello.devices = {{"made-up GPU", "", "", 1, 132, 9, 0, 1, 1}};
+  const auto read = std::get<WorkerHello>(read_answer<WorkerHello>(write_answer(1, hello), 1));
+  EXPECT_EQ(read.backends.at(0).max_devices, 1);
+  EXPECT_EQ(read.backends.at(1).max_devices, 8);
+  EXPECT_EQ(read.backends.at(0).min_devices, 1);
+  EXPECT_EQ(read.backends.at(1).min_devices, 2);
+  ASSERT_EQ(read.devices.size(), 1u);
+  EXPECT_EQ(read.devices[0].index, 1);
+}
+
 TEST(Messages, ATimeIsReadBackToTheLastBit) {
   const Timing timing{0.1 + 0.2, 1e-9, 12345.678901234567};
   const auto read = std::get<Timing>(read_answer<Timing>(write_answer(1, timing), 1));
@@ -172,6 +211,7 @@ TEST(Messages, AHelloOfAWorkerThatKnowsNothingOfCalibrationAndRangesIsRead) {
       R"({"id":1,"ok":true,"result":{"protocol":2,"worker":"w","software":{},"device":null,"backends":[]}})";
   const auto read = std::get<WorkerHello>(read_answer<WorkerHello>(line, 1));
   EXPECT_FALSE(read.calibrates || read.ranges);
+  EXPECT_TRUE(read.devices.empty());
 }
 
 // The hello of a worker with one backend, whose fields but the name and the precisions are these.

@@ -184,6 +184,8 @@ bool PairedRun::offered(Cell& cell) {
       missing = fmt::format("does not offer {}", to_string(result.precision));
     } else if (hello.broken || entry->second.unavailable) {
       missing = hello.broken ? *hello.broken : *entry->second.unavailable;
+    } else if (cell.workload.devices > offer->max_devices) {
+      missing = trains_on_fewer(offer->max_devices);
     }
     if (missing.empty()) continue;
     lack(side, cell, missing);

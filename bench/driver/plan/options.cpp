@@ -29,7 +29,7 @@ const std::set<std::string> kSettings = {
     "suite",          "workload",     "workloads", "shard",  "backend",       "precision",
     "data",           "seed",         "losses",    "blocks", "block-seconds", "device",
     "energy-seconds", "loss-seeds",   "beta1",     "beta2",  "epsilon",       "momentum",
-    "learning-rate",  "weight-decay", "batch",     "loss",   "optimizer"};
+    "learning-rate",  "weight-decay", "batch",     "loss",   "optimizer",     "devices"};
 
 // What a number of the optimizer may be.
 struct NumberOption {
@@ -270,9 +270,11 @@ struct Parser {
         ->capture_default_str()
         ->group(what);
     list_of(
-        run->add_option("--workload", options.workload_names,
-                        "Instead of a suite: mlp-784x300x10-b64 trains 784-300-10, batch 64; "
-                        "mlp-17x64x6-b64-tanh-mse-adam with that activation, loss and optimizer; repeatable")
+        run->add_option(
+               "--workload", options.workload_names,
+               "Instead of a suite: mlp-784x300x10-b64 trains 784-300-10, batch 64; "
+               "mlp-17x64x6-b64-tanh-mse-adam with that activation, loss and optimizer; -g2 at its end on "
+               "two GPUs with that batch each; repeatable")
             ->group(what));
     list_of(
         run->add_option("--workloads", options.suite_workloads, "Only these workloads of the suite, by name")
@@ -329,6 +331,13 @@ struct Parser {
                         ->capture_default_str()
                         ->check(CLI::Range(-1, 1023))
                         ->group(how);
+    list_of(run->add_option(
+                   "--devices", options.devices,
+                   "CUDA devices of workloads that train on several (mlp-784x128x10-b32-g2), such as 0,1; "
+                   "default: --device and the others from 0 on")
+                ->check(CLI::Range(0, 1023))
+                ->excludes(device_option)
+                ->group(how));
     auto* wait = run->add_flag("--wait", options.wait, "Wait until no other run uses the device")->group(how);
     run->add_flag("--share-device", options.share_device,
                   "Go on although another run uses the device (times will suffer), or its lock cannot be had")
@@ -476,6 +485,7 @@ struct Parser {
     options.figures = !no_figures;
     options.resume = resume;
     options.device_given = device_option->count() > 0;
+    take_devices();
     for (const std::string& name : precisions) options.precisions.push_back(parse_precision(name));
     for (const std::string& text : workers) options.workers.push_back(parse_worker(text));
     if (!seed.empty()) options.seed = parse_seed("--seed", seed);
@@ -537,6 +547,15 @@ struct Parser {
     if (!options.google_benchmark.filter.empty()) {
       options.settings["benchmark_filter"] = options.google_benchmark.filter;
     }
+  }
+
+  void take_devices() {
+    for (const int device : options.devices)
+      if (std::count(options.devices.begin(), options.devices.end(), device) > 1)
+        throw InputError(fmt::format("--devices: {} is there twice", device));
+    if (options.devices.empty()) return;
+    options.device = options.devices.front();
+    options.device_given = true;
   }
 
   void take_model() {

@@ -63,6 +63,8 @@ struct RunOptions {
   double energy_seconds = 2;  ///< of the stretch that energy is measured over; 0: none
   int device = 0;
   bool device_given = false;
+  std::vector<int>
+      devices;  ///< --devices: those of the ranks, `device` first; empty: `device` and what else there is
   std::filesystem::path output;  ///< empty: results/runs/<utc>-<suite>.json
   std::filesystem::path resume;  ///< empty: a new run
   bool retry_failed = false;     ///< with `resume`: what failed is measured again

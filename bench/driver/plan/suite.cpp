@@ -147,6 +147,7 @@ Workload read_training(const JsonReader& node, const std::filesystem::path& fold
   if (node.has("loss")) workload.loss = read_kind(node.at("loss"), parse_loss);
   if (node.has("optimizer")) workload.optimizer = read_optimizer(node.at("optimizer"));
   if (node.has("seed")) workload.seed = node.at("seed").seed();
+  if (node.has("devices")) workload.devices = static_cast<int>(node.at("devices").integer(1, kMaxDevices));
   if (node.has("learning_rate")) {
     if (node.has("optimizer") && !node.at("optimizer").is_string() &&
         node.at("optimizer").has("learning_rate"))
@@ -162,7 +163,8 @@ Workload read_training(const JsonReader& node, const std::filesystem::path& fold
 
 bool is_same_training(const Workload& one, const Workload& other) {
   return one.model == other.model && one.loss == other.loss && one.batch_size == other.batch_size &&
-         one.optimizer == other.optimizer && one.dataset == other.dataset && one.seed == other.seed;
+         one.devices == other.devices && one.optimizer == other.optimizer && one.dataset == other.dataset &&
+         one.seed == other.seed;
 }
 
 // Whether `cells` adds nothing to what is there.
@@ -195,8 +197,8 @@ void add_workload(Suite& suite, SuiteWorkload entry, const JsonReader& node) {
 void read_entry(const JsonReader& node, Suite& suite, const SuiteCells& defaults,
                 const std::filesystem::path& folder) {
   expect_keys(node, {"widths", "batch_size"},
-              {"H", "name", "about", "activation", "loss", "optimizer", "seed", "learning_rate", "data",
-               "precisions", "backends"});
+              {"H", "name", "about", "devices", "activation", "loss", "optimizer", "seed", "learning_rate",
+               "data", "precisions", "backends"});
   SuiteCells cells = defaults;
   if (node.has("precisions")) cells.precisions = read_precisions(node.at("precisions"));
   if (node.has("backends")) cells.backends = read_names(node.at("backends"));

@@ -40,7 +40,8 @@ std::string calibration_text(const CalibrateOptions& options, std::size_t width)
   DeviceLock lock;
   lock_device(asked, found, lock, progress);
   progress.status(fmt::format("calibrating {}", found->name), true);
-  const Calibration calibration = pool.calibrate([&](const std::string& problem) { progress.line(problem); });
+  const Calibration calibration =
+      pool.calibrate({}, [&](const std::string& problem) { progress.line(problem); });
   if (calibration.empty()) throw std::runtime_error("calibrate: no worker measured anything");
 
   if (options.json) {

@@ -107,8 +107,9 @@ Need need_of(const Workload& workload, std::int64_t least_train_bytes, bool gpu_
     const std::int64_t units = std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
     const std::int64_t hidden = units - workload.inputs() - workload.outputs();
     // And at the end of the free steps their start, and a copy's state.
-    need.memory += (5 * state + 3 * parameters) * kDouble + 2 * state * kFloat +
-                   workload.batch_size * (2 * units - workload.inputs() + hidden) * kDouble;
+    need.memory +=
+        (5 * state + 3 * parameters) * kDouble + 2 * state * kFloat +
+        std::int64_t{workload.joined_batch_size()} * (2 * units - workload.inputs() + hidden) * kDouble;
   }
   // Each point's start and update, under two contracts at most, and the states that are read back: of the checks, and behind a loss curve. What a seed
   // starts from: its parameters and, where there are slots, its state. The parameters behind the free steps.

@@ -49,7 +49,7 @@ class AheadOfTime {
       for (const Group& group : planned.groups) {
         for (const std::string& backend : group.backends) {
           const BackendRow& row = row_of(context.table, backend);
-          if (!row.compiles || !can_compile(row, group.precision)) continue;
+          if (!row.compiles || !can_compile(row, group.precision, planned.workload.devices)) continue;
           cells_.push_back({&shared, group.precision, &row});
           ++shared.cells_left;
         }
@@ -97,8 +97,8 @@ class AheadOfTime {
   }
 
   /// Without a device only code of our own kernels can be made.
-  bool can_compile(const BackendRow& row, Precision precision) const {
-    const Availability availability = context_.pool.availability(row, precision);
+  bool can_compile(const BackendRow& row, Precision precision, int devices) const {
+    const Availability availability = context_.pool.availability(row, precision, devices);
     return availability.state == Availability::State::kAvailable ||
            (!context_.has_device && availability.state == Availability::State::kSkipped &&
             row.family == Family::kOurs);

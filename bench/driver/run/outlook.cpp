@@ -39,8 +39,9 @@ void refuse_too_large(const RunContext& context, const Results& results) {
   for (const PlannedWorkload& planned : context.plan.workloads) {
     const bool runs = std::any_of(planned.groups.begin(), planned.groups.end(), [&](const Group& group) {
       return is_due(context.options, results, planned, group) &&
-             std::any_of(group.backends.begin(), group.backends.end(),
-                         [&](const std::string& backend) { return runs_here(context, group, backend); });
+             std::any_of(group.backends.begin(), group.backends.end(), [&](const std::string& backend) {
+               return runs_here(context, group, backend, planned.workload.devices);
+             });
     });
     if (!runs) continue;
     refuse_too_large(
@@ -49,12 +50,13 @@ void refuse_too_large(const RunContext& context, const Results& results) {
   }
 }
 
-bool runs_here(const RunContext& context, const Group& group, const std::string& backend) {
+bool runs_here(const RunContext& context, const Group& group, const std::string& backend, int devices) {
   const auto& limited = context.plan.precisions_without_gpu;
   const bool left_out = !context.has_device && limited &&
                         std::find(limited->begin(), limited->end(), group.precision) == limited->end();
-  return !left_out && context.pool.availability(row_of(context.table, backend), group.precision).state ==
-                          Availability::State::kAvailable;
+  return !left_out &&
+         context.pool.availability(row_of(context.table, backend), group.precision, devices).state ==
+             Availability::State::kAvailable;
 }
 
 double estimated_seconds(const RunContext& context, const PlannedWorkload& planned, const Group& group) {
@@ -67,7 +69,7 @@ double estimated_seconds(const RunContext& context, const PlannedWorkload& plann
   double seconds = 0;
   int running = 0;
   for (const std::string& backend : group.backends) {
-    if (!runs_here(context, group, backend)) continue;
+    if (!runs_here(context, group, backend, planned.workload.devices)) continue;
     const BackendRow& row = row_of(context.table, backend);
     ++running;
     double step = context.has_device ? 1e-3 + flops / 3e13 + 2 * state_bytes / 2e12
@@ -77,7 +79,7 @@ double estimated_seconds(const RunContext& context, const PlannedWorkload& plann
     const double block = std::max(1.1 * context.options.block_seconds, 50 * step) + std::max(5e-3, 10 * step);
     const double losses =
         static_cast<double>(context.plan.loss_steps) * static_cast<double>(context.plan.loss_seeds.size());
-    if (context.monitor != nullptr) seconds += 1.1 * context.options.energy_seconds;
+    if (!context.monitors_of(planned.workload).empty()) seconds += 1.1 * context.options.energy_seconds;
     seconds += 1 + 60 * step + state_bytes * 9 * 6 / 1e9 + context.options.blocks * block + losses * step;
   }
   if (running == 0) return 0;
@@ -93,7 +95,7 @@ Outlook look_ahead(const RunContext& context, const Results& results) {
       if (!is_due(context.options, results, planned, group)) continue;
       outlook.seconds += estimated_seconds(context, planned, group);
       for (const std::string& backend : group.backends)
-        ++(runs_here(context, group, backend) ? outlook.running : outlook.skipped);
+        ++(runs_here(context, group, backend, planned.workload.devices) ? outlook.running : outlook.skipped);
     }
   }
   return outlook;

@@ -19,8 +19,8 @@ std::int64_t temporary_bytes(const Plan& plan);
 /// Throws InputError if a workload of which anything will run does not fit into this machine's memory.
 void refuse_too_large(const RunContext& context, const Results& results);
 
-/// Whether this machine can run the backend in the group's precision; else its record will be skipped.
-bool runs_here(const RunContext& context, const Group& group, const std::string& backend);
+/// Whether this machine can run the backend in the group's precision on so many devices; else its record will be skipped.
+bool runs_here(const RunContext& context, const Group& group, const std::string& backend, int devices);
 
 /// Guess at how long a group takes, for the estimate before the start and the time left.
 double estimated_seconds(const RunContext& context, const PlannedWorkload& planned, const Group& group);

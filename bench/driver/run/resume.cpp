@@ -18,8 +18,9 @@ bool same_definition(const Workload& planned, const Workload& stored) {
     return path.has_filename() ? path.filename() : path.parent_path().filename();
   };
   return planned.model == stored.model && planned.loss == stored.loss &&
-         planned.batch_size == stored.batch_size && planned.optimizer == stored.optimizer &&
-         planned.seed == stored.seed && planned.dataset.kind == stored.dataset.kind &&
+         planned.batch_size == stored.batch_size && planned.devices == stored.devices &&
+         planned.optimizer == stored.optimizer && planned.seed == stored.seed &&
+         planned.dataset.kind == stored.dataset.kind &&
          base(planned.dataset.folder) == base(stored.dataset.folder);
 }
 
@@ -36,6 +37,14 @@ void refuse_other_machine(const std::string& file, const Results& earlier, const
   };
   if (device_text(earlier.device) != device_text(now.device))
     refuse(file, "device", device_text(earlier.device), device_text(now.device));
+  const auto peers_text = [&](const Results& results) {
+    std::string text;
+    for (const DeviceInfo& device : results.peer_devices)
+      text += (text.empty() ? "" : ", ") + device_text(device);
+    return text.empty() ? "none" : text;
+  };
+  if (peers_text(earlier) != peers_text(now))
+    refuse(file, "peer_devices", peers_text(earlier), peers_text(now));
   for (const auto& [name, version] : earlier.software) {
     const auto found = now.software.find(name);
     if (found != now.software.end() && found->second != version)
@@ -96,8 +105,8 @@ void refuse_other_plan(const RunOptions& options, const std::optional<Results>& 
     }
     if (!same_definition(found->workload, entry.workload)) {
       throw InputError(fmt::format(
-          "--resume {}: workloads: '{}' was defined otherwise (widths, activation, loss, batch, optimizer, "
-          "data or seed); start a new run instead",
+          "--resume {}: workloads: '{}' was defined otherwise (widths, activation, loss, batch, devices, "
+          "optimizer, data or seed); start a new run instead",
           file, entry.workload.name));
     }
   }

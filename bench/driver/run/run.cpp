@@ -70,7 +70,9 @@ void start_planned_workers(const Plan& plan, const std::vector<BackendRow>& tabl
     for (const Group& group : planned.groups) {
       for (const std::string& backend : group.backends) {
         const BackendRow& row = row_of(table, backend);
-        if (pool.availability(row, group.precision).state == Availability::State::kAvailable) add(row);
+        if (pool.availability(row, group.precision, planned.workload.devices).state ==
+            Availability::State::kAvailable)
+          add(row);
       }
     }
   }

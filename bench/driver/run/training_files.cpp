@@ -26,9 +26,13 @@ void write_labels(const std::filesystem::path& file, const std::vector<std::int3
 TrainingFiles write_training_files(const Workload& workload, std::int64_t least_train_bytes,
                                    const std::filesystem::path& folder, bool keep_training_samples) {
   std::filesystem::create_directories(folder);
-  TrainingFiles files{
-      workload, {}, folder / "initial.f32", folder / "initial.f32", make_dataset(workload, least_train_bytes),
-      {}};
+  TrainingFiles files{workload,
+                      workload.joined(),
+                      {},
+                      folder / "initial.f32",
+                      folder / "initial.f32",
+                      make_dataset(workload, least_train_bytes),
+                      {}};
   Dataset& dataset = files.dataset;
   const auto samples = dataset.train().samples;
   const bool labelled = workload.loss == Loss::kCrossEntropy;
@@ -47,7 +51,7 @@ TrainingFiles write_training_files(const Workload& workload, std::int64_t least_
     write_state(files.initial_state, initial);
   }
   files.info = {dataset.description, dataset.digest, samples, dataset.held_out().samples,
-                samples / workload.batch_size};
+                samples / workload.joined_batch_size()};
   if (!keep_training_samples) {
     dataset.train_features = {};
     dataset.train_labels = {};

@@ -15,6 +15,7 @@ namespace headroom {
 /// One workload with one seed, ready for prepare(). The training samples are in the files only.
 struct TrainingFiles {
   Workload workload;
+  Workload joined;  ///< what the oracle trains
   DataFiles data;
   std::filesystem::path parameters;
   std::filesystem::path

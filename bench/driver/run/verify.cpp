@@ -57,7 +57,7 @@ double oracle_operations(const Workload& workload) {
   double operations = workload.flops_per_step();
   if (workload.model.activation != Activation::kRelu) {
     for (std::size_t i = 1; i + 1 < widths.size(); ++i)
-      operations += kActivation * workload.batch_size * widths[i];
+      operations += kActivation * workload.joined_batch_size() * widths[i];
   }
   if (workload.optimizer.slots() == 2) operations += kSlots * static_cast<double>(workload.parameter_count());
   return operations;
@@ -86,12 +86,12 @@ bool wants_gpu_oracle(const Workload& workload) {
 Reference cpu_reference(const TrainingFiles& files, Precision precision,
                         const std::vector<Contract>& contracts, const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
-  const CheckPlan plan = check_plan(files.workload, false);
+  const CheckPlan plan = check_plan(files.joined, false);
   Reference reference{{folder}, plan.steps, plan.copies};
-  reference.has_probe = wants_probe(files.workload, precision);
-  const Parameters initial = read_parameters(files.parameters, files.workload.model.widths);
+  reference.has_probe = wants_probe(files.joined, precision);
+  const Parameters initial = read_parameters(files.parameters, files.joined.model.widths);
   const std::vector<double> free_spreads = follow_reference(
-      files.workload, precision, true, files.dataset.train(), initial, reference.steps,
+      files.joined, precision, true, files.dataset.train(), initial, reference.steps,
       [&](const ReferencePoint& point) {
         interruption::throw_if_requested();
         if (point.contract == contracts.front()) write_state(reference.files.start(point.step), point.start);
@@ -101,7 +101,7 @@ Reference cpu_reference(const TrainingFiles& files, Precision precision,
       },
       [&](const Parameters& after) { write_floats(reference.files.free(), after.flat()); },
       {contracts, reference.copies, reference.has_probe});
-  map_points(reference, files.workload, contracts, free_spreads);
+  map_points(reference, files.joined, contracts, free_spreads);
   return reference;
 }
 
@@ -109,15 +109,15 @@ Reference gpu_reference(WorkerClient& client, const std::string& backend, const 
                         Precision precision, const std::vector<Contract>& contracts,
                         const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
-  const CheckPlan plan = check_plan(files.workload, true);
+  const CheckPlan plan = check_plan(files.joined, true);
   Reference reference{{folder}, plan.steps, plan.copies};
-  reference.has_probe = wants_probe(files.workload, precision);
-  client.prepare(backend, files.workload, precision, files.data, files.parameters, "");
+  reference.has_probe = wants_probe(files.joined, precision);
+  client.prepare(backend, files.joined, precision, files.data, files.parameters, "");
   const ReferenceAnswer answer = client.reference(reference.steps, kFreeSteps,
                                                   {contracts, reference.copies, reference.has_probe}, folder);
   for (const double loss : answer.losses) reference.largest_loss = std::max(reference.largest_loss, loss);
   client.release();
-  map_points(reference, files.workload, contracts, answer.free_spreads);
+  map_points(reference, files.joined, contracts, answer.free_spreads);
   return reference;
 }
 
@@ -130,8 +130,8 @@ int checks_side_by_side(const Workload& workload) {
 Verification check_trainer(WorkerClient& client, const TrainingFiles& files, const Reference& reference,
                            Contract contract, Precision precision, const std::filesystem::path& trained_file,
                            const std::function<void()>& between_steps) {
-  const std::vector<int>& widths = files.workload.model.widths;
-  const Optimizer& optimizer = files.workload.optimizer;
+  const std::vector<int>& widths = files.joined.model.widths;
+  const Optimizer& optimizer = files.joined.optimizer;
   const int slots = optimizer.slots();
   // The oracle's points stay where they are. What the worker wrote is copied: were it to cut its file short while that
   // is mapped, this process would end.
@@ -147,7 +147,7 @@ Verification check_trainer(WorkerClient& client, const TrainingFiles& files, con
     client.train(first_step, count);
   };
   const Reference::OfContract& own = reference.contracts.at(contract);
-  const GradientFormat format = gradient_format(precision, contract, files.workload.batch_size);
+  const GradientFormat format = gradient_format(precision, contract, files.joined.batch_size);
   const auto compare = [&](std::int64_t step, std::size_t i) {
     between_steps();
     client.set_state(reference.files.start(step));
@@ -160,15 +160,15 @@ Verification check_trainer(WorkerClient& client, const TrainingFiles& files, con
   for (std::size_t i = 0; i < reference.steps.size(); ++i) errors.push_back(compare(reference.steps[i], i));
   std::optional<Check> probe;
   if (reference.has_probe)
-    probe = probe_check(files.workload, compare(kProbeStep, reference.steps.size()), precision);
+    probe = probe_check(files.joined, compare(kProbeStep, reference.steps.size()), precision);
   client.set_state(files.initial_state);
   train(0, kFreeSteps);
   read_trained();
-  const MappedFile<float> initial(files.parameters, files.workload.parameter_count());
+  const MappedFile<float> initial(files.parameters, files.joined.parameter_count());
   const std::vector<double> free_errors = update_errors_from_end(
       {widths, initial.values()}, trained.parameters, {widths, reference.end->values()});
   client.set_state(files.initial_state);
-  std::vector<Check> checks = step_update_checks(files.workload, errors, precision);
+  std::vector<Check> checks = step_update_checks(files.joined, errors, precision);
   checks.push_back(ten_steps_check(free_errors, own.free_spread));
   if (probe) checks.push_back(*probe);
   Verification verification = judge(std::move(checks));

@@ -13,8 +13,12 @@
 namespace headroom {
 
 WorkerPool::WorkerPool(std::vector<WorkerProgram> programs, int device, TimeLimits limits,
-                       std::filesystem::path log_folder)
-    : programs_(std::move(programs)), device_(device), limits_(limits), log_folder_(std::move(log_folder)) {
+                       std::filesystem::path log_folder, std::vector<int> peers)
+    : programs_(std::move(programs)),
+      device_(device),
+      peers_(std::move(peers)),
+      limits_(limits),
+      log_folder_(std::move(log_folder)) {
   for (const WorkerProgram& program : programs_) greetings_.emplace_back().worker = program.name;
 }
 
@@ -27,7 +31,7 @@ std::shared_ptr<WorkerClient> WorkerPool::start(const WorkerProgram& program, co
     log = log_folder_ / fmt::format("{}.log", logs_.emplace(purpose, logs_.size()).first->second);
   }
   return std::make_shared<WorkerClient>(
-      WorkerCommand{program.name, program.command, program.environment, log}, device_, limits_);
+      WorkerCommand{program.name, program.command, program.environment, log}, device_, limits_, peers_);
 }
 
 void WorkerPool::greet_all() {
@@ -153,7 +157,8 @@ std::vector<BackendRow> WorkerPool::rows() const {
                          .compiles = offered.compiles,
                          .in_all = competes && !offered.repeats,
                          .reference = offered.reference,
-                         .on_device = greeting.hello->device.has_value()});
+                         .on_device = greeting.hello->device.has_value(),
+                         .min_devices = offered.min_devices});
       } else if (same->worker != greeting.worker) {
         throw InputError(fmt::format(
             "--worker {}: offers backend '{}', which worker '{}' has already; replace that worker instead",
@@ -180,7 +185,7 @@ void WorkerPool::keep_only(const std::set<std::string>& workers) {
   }
 }
 
-Availability WorkerPool::availability(const BackendRow& row, Precision precision) const {
+Availability WorkerPool::availability(const BackendRow& row, Precision precision, int devices) const {
   const auto skipped = [](const std::string& reason, Contract contract = Contract::kExact) {
     return Availability{Availability::State::kSkipped, reason, contract};
   };
@@ -196,6 +201,11 @@ Availability WorkerPool::availability(const BackendRow& row, Precision precision
     const Contract contract = entry->second.contract;
     if (found->hello->broken) return {Availability::State::kFailed, *found->hello->broken, contract};
     if (entry->second.unavailable) return skipped(*entry->second.unavailable, contract);
+    if (devices > offered.max_devices) return skipped(trains_on_fewer(offered.max_devices), contract);
+    if (const int here = 1 + static_cast<int>(peers_.size()); row.on_device && devices > here)
+      return skipped(
+          fmt::format("needs {} CUDA devices, {} {} here", devices, here, here == 1 ? "is" : "are"),
+          contract);
     return {Availability::State::kAvailable, "", contract};
   }
   return skipped(fmt::format("this build of worker '{}' does not offer it", row.worker));
@@ -224,6 +234,15 @@ std::optional<DeviceInfo> WorkerPool::device() const {
   return std::nullopt;
 }
 
+std::optional<DeviceInfo> WorkerPool::device(int index) const {
+  for (const Greeting& greeting : greetings_) {
+    if (!greeting.hello) continue;
+    for (const DeviceInfo& device : greeting.hello->devices)
+      if (device.index == index) return device;
+  }
+  return std::nullopt;
+}
+
 std::map<std::string, std::string> WorkerPool::software() const {
   std::map<std::string, std::string> all;
   for (const Greeting& greeting : greetings_) {
@@ -237,7 +256,8 @@ std::map<std::string, std::string> WorkerPool::software() const {
   return all;
 }
 
-Calibration WorkerPool::calibrate(const std::function<void(const std::string&)>& complain) {
+Calibration WorkerPool::calibrate(const std::vector<int>& peers,
+                                  const std::function<void(const std::string&)>& complain) {
   Calibration all;
   for (const Greeting& greeting : greetings_) {
     if (!greeting.hello || !greeting.hello->calibrates) continue;
@@ -250,7 +270,7 @@ Calibration WorkerPool::calibrate(const std::function<void(const std::string&)>&
       client = process->second;
     }
     try {
-      for (const auto& [name, rate] : client->calibrate()) {
+      for (const auto& [name, rate] : client->calibrate(peers)) {
         const auto [entry, added] = all.emplace(name, rate);
         const bool lower_is_better = rate.unit == "seconds";
         if (!added && (rate.value < entry->second.value) == lower_is_better) entry->second = rate;

@@ -42,9 +42,10 @@ struct Availability {
 
 class WorkerPool {
  public:
-  /// Ctrl-C kills what runs. `log_folder` holds a file for each purpose that a process is started for.
+  /// Ctrl-C kills what runs. `log_folder` holds a file for each purpose that a process is started for. `peers`: what workloads
+  /// of several devices may use beside `device`.
   WorkerPool(std::vector<WorkerProgram> programs, int device, TimeLimits limits,
-             std::filesystem::path log_folder);
+             std::filesystem::path log_folder, std::vector<int> peers = {});
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -71,13 +72,18 @@ class WorkerPool {
   /// Ends the greeted processes of the other programs, and no longer counts their software.
   void keep_only(const std::set<std::string>& workers);
 
-  Availability availability(const BackendRow& row, Precision precision) const;
+  /// `devices`: of the workload.
+  Availability availability(const BackendRow& row, Precision precision, int devices = 1) const;
   std::optional<DeviceInfo> device() const;
+  /// What the workers say of that device; nullopt if none says anything.
+  std::optional<DeviceInfo> device(int index) const;
   std::map<std::string, std::string> software() const;  ///< of those that are kept
 
   /// What the greeted workers measure of the device itself, one after the other; where two measure the same rate, the
   /// better one. A worker that fails is ended and costs its rates and one line, which goes to `complain`.
-  Calibration calibrate(const std::function<void(const std::string&)>& complain);
+  /// `peers`: devices whose links are measured too.
+  Calibration calibrate(const std::vector<int>& peers,
+                        const std::function<void(const std::string&)>& complain);
 
   /// Starts at the same time the processes that client() would start one by one for these rows, and waits until all are
   /// ready. A greeted process serves the first row of its program; one that fails here is started again, and complained
@@ -120,6 +126,7 @@ class WorkerPool {
 
   std::vector<WorkerProgram> programs_;
   int device_;
+  std::vector<int> peers_;
   TimeLimits limits_;
   std::filesystem::path log_folder_;
   std::vector<Greeting> greetings_;

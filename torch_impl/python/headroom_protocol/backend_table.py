@@ -25,6 +25,9 @@ class Backend:
     # Else what is beyond ReLU, cross-entropy and plain sgd is refused for it.
     trains_everything: bool = False
     options: Mapping[str, object] = field(default_factory=dict)
+    # That it trains one network on; workloads of more, or fewer, are refused for it.
+    max_devices: int = 1
+    min_devices: int = 1
 
 
 class BackendTable:
@@ -47,6 +50,8 @@ class BackendTable:
                 "description": backend.description,
                 "compiles": backend.compiles,
                 "repeats": backend.repeats,
+                "max_devices": backend.max_devices,
+                "min_devices": backend.min_devices,
                 "precisions": {
                     precision: {"contract": contract, "unavailable": self._unavailable(backend, precision)}
                     for precision, contract in backend.contracts.items()
@@ -68,6 +73,12 @@ class BackendTable:
         reason = self._unavailable(backend, request.precision)
         if reason is not None:
             raise WorkerError("unsupported", f"{backend.name} {request.precision}: {reason}")
+        if request.devices > backend.max_devices:
+            most = backend.max_devices
+            fewer = "one device" if most == 1 else f"at most {most} devices"
+            raise WorkerError("unsupported", f"trains on {fewer}")
+        if request.devices < backend.min_devices:
+            raise WorkerError("unsupported", f"trains on {backend.min_devices} devices or more")
         if not backend.trains_everything:
             beyond = beyond_plain_training(request.activation, request.loss, request.optimizer)
             if beyond:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import mmap
 import os
 import re
 import sys
@@ -48,7 +47,7 @@ class TrainerRequest:
     precision: str
     workload_name: str
     widths: tuple[int, ...]
-    batch_size: int
+    batch_size: int  # of each device
     features: np.ndarray  # [samples, inputs] float32, mapped from a file
     # With cross-entropy labels, [samples] int32, each in [0, classes); else [samples, outputs] float32.
     targets: np.ndarray
@@ -57,10 +56,19 @@ class TrainerRequest:
     activation: str = "relu"  # of ACTIVATIONS
     loss: str = "cross-entropy"  # of LOSSES
     optimizer: Optimizer = Optimizer()
+    # GPUs that train the network data-parallel. Of each joined batch of devices * batch_size samples rank r has
+    # those from r * batch_size on. Loss, gradient and loss scale are the joined batch's.
+    devices: int = 1
+    # CUDA device of each rank, the worker's own first; empty with one device, and without a CUDA device.
+    device_indices: tuple[int, ...] = ()
+
+    @property
+    def joined_batch_size(self) -> int:
+        return self.devices * self.batch_size
 
     @property
     def batches(self) -> int:
-        return len(self.targets) // self.batch_size
+        return len(self.targets) // self.joined_batch_size
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,10 @@ class Timing:
 
 
 class Trainer(Protocol):
-    """A state is flat float32: the parameters, and behind them each slot of the optimizer, in their order."""
+    """A state is flat float32: the parameters, and behind them each slot of the optimizer, in their order.
+
+    A trainer that has started processes also has `close()`, which ends them.
+    """
 
     note: str
     setup_cache: str | None  # "cold" or "warm" where code was compiled
@@ -167,6 +178,18 @@ class Arguments:
             raise WorkerError("input", f"{self._where}.{name}: expected two or more widths of 1 or more")
         return tuple(value)
 
+    def indices(self, name: str) -> tuple[int, ...]:
+        """Different numbers of 0 or more; none where the field is missing."""
+        value = self._fields.get(name, [])
+        if not isinstance(value, list) or not all(type(index) is int and index >= 0 for index in value):
+            raise WorkerError("input", f"{self._where}.{name}: expected an array of indices of 0 or more")
+        if len(set(value)) != len(value):
+            raise WorkerError("input", f"{self._where}.{name}: expected different indices, found {value}")
+        return tuple(value)
+
+    def has(self, name: str) -> bool:
+        return name in self._fields
+
     def inner(self, name: str) -> Arguments:
         return Arguments(self._get(name, (dict,), "an object"), f"{self._where}.{name}")
 
@@ -198,7 +221,7 @@ def map_for_writing(file: str, count: int) -> np.ndarray:
         os.ftruncate(descriptor, 4 * count)
         # Else a full disk would be a signal that ends the worker.
         os.posix_fallocate(descriptor, 0, 4 * count)
-        return np.frombuffer(mmap.mmap(descriptor, 4 * count), dtype="<f4")
+        return np.memmap(file, dtype="<f4", mode="r+", shape=(count,))
     finally:
         os.close(descriptor)
 
@@ -233,16 +256,21 @@ def map_targets(file: str, loss: str, samples: int, outputs: int) -> np.ndarray:
 def read_request(call: Arguments) -> TrainerRequest:
     """The arguments of `prepare`, checked."""
     workload, data = call.inner("workload"), call.inner("data")
-    workload.expect_only("name", "widths", "activation", "loss", "batch_size", "optimizer", "seed")
+    workload.expect_only("name", "widths", "activation", "loss", "batch_size", "optimizer", "seed", "devices")
     widths, loss = workload.widths("widths"), workload.one_of("loss", LOSSES)
     batch_size = workload.integer("batch_size", 1)
+    devices = workload.integer("devices", 1) if workload.has("devices") else 1
+    device_indices = call.indices("devices")
+    if device_indices and len(device_indices) != devices:
+        raise WorkerError("input", f"devices: expected {devices}, found {len(device_indices)}")
     samples, feature_count = data.integer("samples", 1), data.integer("feature_count", 1)
     if feature_count != widths[0]:
         raise WorkerError(
             "input", f"data.feature_count: {feature_count}, but the network has {widths[0]} inputs"
         )
-    if batch_size > samples:
-        raise WorkerError("input", f"workload.batch_size: {batch_size} is more than the {samples} samples")
+    if devices * batch_size > samples:
+        which = f"{devices * batch_size} is more than the {samples} samples"
+        raise WorkerError("input", f"workload.batch_size: {which}")
     features = map_array(data.text("features_file"), "<f4", samples * feature_count)
     return TrainerRequest(
         backend=call.name("backend"),
@@ -257,6 +285,8 @@ def read_request(call: Arguments) -> TrainerRequest:
         activation=workload.one_of("activation", ACTIVATIONS),
         loss=loss,
         optimizer=read_optimizer(workload.inner("optimizer")),
+        devices=devices,
+        device_indices=device_indices,
     )
 
 
@@ -390,6 +420,7 @@ class Session:
 
     def _drop_trainer(self) -> None:
         if self._trainer is not None:
+            getattr(self._trainer, "close", lambda: None)()
             self._trainer = None
             self._backends.free_memory()
 
