@@ -103,7 +103,7 @@ def strategies(root: Path) -> list[Strategy]:
     found = []
     for folder, makers in MAKERS.items():
         names = set()
-        requests = "".join(path.read_text() for path in sorted((sources / folder).glob("compiled/*.cpp")))
+        requests = "".join(path.read_text() for path in sorted((sources / folder).glob("*.cpp")))
         for path in sorted((sources / folder).glob("*.cu*")):
             has_kernel = "__global__" in path.read_text() or f'{path.name}"' in requests
             if has_kernel and path.stem not in HELPERS:

@@ -1,4 +1,4 @@
-#include "resident/compiled/requests.h"
+#include "resident/requests.h"
 
 #include <stdexcept>
 #include <utility>
