@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import mmap
 import os
 import re
 import sys
@@ -82,7 +81,10 @@ class Timing:
 
 
 class Trainer(Protocol):
-    """A state is flat float32: the parameters, and behind them each slot of the optimizer, in their order."""
+    """A state is flat float32: the parameters, and behind them each slot of the optimizer, in their order.
+
+    A trainer that has started processes also has `close()`, which ends them.
+    """
 
     note: str
     setup_cache: str | None  # "cold" or "warm" where code was compiled
@@ -219,7 +221,7 @@ def map_for_writing(file: str, count: int) -> np.ndarray:
         os.ftruncate(descriptor, 4 * count)
         # Else a full disk would be a signal that ends the worker.
         os.posix_fallocate(descriptor, 0, 4 * count)
-        return np.frombuffer(mmap.mmap(descriptor, 4 * count), dtype="<f4")
+        return np.memmap(file, dtype="<f4", mode="r+", shape=(count,))
     finally:
         os.close(descriptor)
 
@@ -418,6 +420,7 @@ class Session:
 
     def _drop_trainer(self) -> None:
         if self._trainer is not None:
+            getattr(self._trainer, "close", lambda: None)()
             self._trainer = None
             self._backends.free_memory()
 
