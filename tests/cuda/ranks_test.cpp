@@ -162,6 +162,19 @@ TEST(Nccl, AFileThatIsNoNcclIsRefusedByName) {
               HasSubstr("libm.so.6 has no ncclGetVersion"));
 }
 
+TEST(Nccl, ALibraryIsLoadedWithMulticastOffAndItsErrorsAreItsOwnWords) {
+  ::setenv("NCCL_NVLS_ENABLE", "1", 1);
+  const ranks::Nccl nccl = ranks::Nccl::load(HEADROOM_FAKE_NCCL);
+  EXPECT_STREQ(std::getenv("NCCL_NVLS_ENABLE"), "0");
+  int version = 0;
+  EXPECT_EQ(nccl.get_version(&version), 0);
+  EXPECT_EQ(ranks::version_text(version), "1.0.0");
+  EXPECT_NO_THROW(nccl.check(0, "ncclAllReduce"));
+  // The stand-in takes eight ranks.
+  EXPECT_EQ(message_of<std::runtime_error>([&] { ranks::Communicators(std::vector<int>(9), nccl); }),
+            "ncclCommInitAll: too many values or ranks");
+}
+
 TEST(Nccl, VersionsAreWrittenWithDots) {
   EXPECT_EQ(ranks::version_text(22809), "2.28.9");
   EXPECT_EQ(ranks::version_text(23100), "2.31.0");
