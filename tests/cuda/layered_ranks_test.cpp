@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "device/stream.h"
+#include "fake_nccl.h"
 #include "gpu_test.h"
 #include "layered/trainer.h"
 #include "ranks/nccl.h"
@@ -29,7 +30,7 @@ bool has_two() { return !device_missing(1); }
 /// Before the first use of NCCL in this process. Where the CPU plays the GPU another stand-in is linked.
 void choose_nccl() {
 #ifndef HEADROOM_EMULATED
-  if (!has_two()) ::setenv("HEADROOM_NCCL", HEADROOM_FAKE_NCCL, 0);
+  if (!has_two()) ::setenv("HEADROOM_NCCL", fake_nccl().c_str(), 0);
 #endif
 }
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "fake_nccl.h"
 #include "ranks/nccl.h"
 #include "ranks/share.h"
 #include "ranks/trainer.h"
@@ -164,7 +165,7 @@ TEST(Nccl, AFileThatIsNoNcclIsRefusedByName) {
 
 TEST(Nccl, ALibraryIsLoadedWithMulticastOffAndItsErrorsAreItsOwnWords) {
   ::setenv("NCCL_NVLS_ENABLE", "1", 1);
-  const ranks::Nccl nccl = ranks::Nccl::load(HEADROOM_FAKE_NCCL);
+  const ranks::Nccl nccl = ranks::Nccl::load(fake_nccl());
   EXPECT_STREQ(std::getenv("NCCL_NVLS_ENABLE"), "0");
   int version = 0;
   EXPECT_EQ(nccl.get_version(&version), 0);
