@@ -134,6 +134,7 @@ def draw_tree(root: Path) -> Page:
     kernels_height = 0.42 + 0.16 * max(len(lines) for lines in kernel_lines.values())
     wide = [
         ("trainers", "the host's halves: " + ", ".join(headers_of(root / "cuda_impl/trainers"))),
+        ("ranks", "several GPUs: a trainer and a thread for each, its part of the data, NCCL"),
         ("jit", "kernels compiled for the network at hand: request, cache, nvcc or NVRTC"),
         ("rules", "what is trained: " + ", ".join(headers_of(root / "cuda_impl/rules"))),
     ]
