@@ -102,11 +102,12 @@ WorkerDescription describe(int device) {
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_layered_trainer(request.workload, request.precision, request.data, request.initial,
-                                         request.device);
+                                         request.device, request.devices);
            },
        .trains_everything = true,
        .family = Family::kOurs,
-       .description = "our kernels, one for each operation, in a CUDA graph"},
+       .description = "our kernels, one for each operation, in a CUDA graph",
+       .max_devices = kMaxDevices},
       {.name = "cuda-resident",
        .precisions = all_precisions(resident_unavailable(device)),
        .make_trainer =
@@ -190,7 +191,12 @@ WorkerDescription describe(int device) {
        .description = "the oracle's arithmetic on the GPU, for large workloads"},
   };
   description.backends.push_back(fastest_of(description.backends, device));
-  if (!missing) description.calibrate = [device](const auto&) { return calibrate_device(device); };
+  if (!missing)
+    description.calibrate = [device](const std::vector<int>& devices) {
+      Calibration rates = calibrate_device(device);
+      rates.merge(calibrate_links(devices));
+      return rates;
+    };
   description.range = profiler_ranges();
   return description;
 }

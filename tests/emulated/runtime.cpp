@@ -1,5 +1,5 @@
 // The part of the CUDA runtime that trainers and their tests call, on the machine that the CPU plays. Streams are always
-// done; events are stamped with the machine's own time.
+// done; events are stamped with the machine's own time. Threads may launch beside each other: the machine takes them in turn.
 #include "runtime.h"
 
 #include <cuda.h>
@@ -10,7 +10,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -20,7 +22,7 @@
 namespace headroom::emulated {
 namespace {
 
-cudaError_t last_error = cudaSuccess;
+thread_local cudaError_t last_error = cudaSuccess;
 
 cudaError_t remember(cudaError_t code) {
   if (code != cudaSuccess) last_error = code;
@@ -81,8 +83,10 @@ std::uint64_t first_seed() {
   return seed;
 }
 
+/// One of no blocks is work for the host.
 using Launches = std::vector<Launch>;
-Launches* captured = nullptr;  // while a stream is captured; there is one stream
+thread_local Launches* captured = nullptr;  // while a stream is captured; a thread has one stream
+bool is_for_host(const Launch& launch) { return launch.shape.blocks == 0; }
 
 bool fits(const Shape& shape) {
   return shape.cooperative && shape.cluster == 1
@@ -90,9 +94,11 @@ bool fits(const Shape& shape) {
              : shape.shared_bytes <= kSharedBytesOfBlock;
 }
 
-cudaError_t run_all(const Launches& all) {
+cudaError_t run_kernels(std::span<const Launch> all) {
   for (const Launch& launch : all)
     if (!fits(launch.shape)) return remember(cudaErrorCooperativeLaunchTooLarge);
+  static std::mutex machine;
+  const std::lock_guard in_turn(machine);
   static std::uint64_t runs = 0;
   seed_schedule(first_seed() + runs++);
   try {
@@ -102,6 +108,19 @@ cudaError_t run_all(const Launches& all) {
                  static_cast<unsigned long long>(first_seed()), static_cast<unsigned long long>(runs),
                  fault.what());
     return remember(cudaErrorLaunchFailure);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t run_all(const Launches& all) {
+  for (auto begin = all.begin(); begin != all.end();) {
+    if (is_for_host(*begin)) {
+      begin++->thread();
+      continue;
+    }
+    const auto end = std::find_if(begin, all.end(), is_for_host);
+    if (const cudaError_t code = run_kernels({begin, end}); code != cudaSuccess) return code;
+    begin = end;
   }
   return cudaSuccess;
 }
@@ -148,6 +167,12 @@ cudaError_t launch_thread(const cudaLaunchConfig_t& config, std::function<void()
   Launch launch{shape_of(config), std::move(thread)};
   if (captured == nullptr) return run_all({std::move(launch)});
   captured->push_back(std::move(launch));
+  return cudaSuccess;
+}
+
+cudaError_t launch_host(std::function<void()> work) {
+  if (captured == nullptr) return work(), cudaSuccess;
+  captured->push_back({.shape = {.blocks = 0}, .thread = std::move(work)});
   return cudaSuccess;
 }
 
@@ -236,7 +261,7 @@ cudaError_t cudaMemset(void* pointer, int byte, size_t bytes) {
   return std::memset(pointer, byte, bytes), cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* pointer, int byte, size_t bytes, cudaStream_t) {
-  return cudaMemset(pointer, byte, bytes);
+  return emulated::launch_host([=] { std::memset(pointer, byte, bytes); });
 }
 cudaError_t cudaMemcpy(void* destination, const void* source, size_t bytes, cudaMemcpyKind) {
   if (emulated::outside_of_captures() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
