@@ -56,8 +56,8 @@ class TrainerRequest:
     activation: str = "relu"  # of ACTIVATIONS
     loss: str = "cross-entropy"  # of LOSSES
     optimizer: Optimizer = Optimizer()
-    # GPUs that train the network data-parallel. Of each joined batch of devices * batch_size samples rank r has
-    # those from r * batch_size on. Loss, gradient and loss scale are the joined batch's.
+    # GPUs that train the network data-parallel. Of each joined batch of devices * batch_size samples rank r
+    # has those from r * batch_size on. Loss, gradient and loss scale are the joined batch's.
     devices: int = 1
     # CUDA device of each rank, the worker's own first; empty with one device, and without a CUDA device.
     device_indices: tuple[int, ...] = ()
