@@ -14,6 +14,7 @@
 #include "resident/compiled/compiled.h"
 #include "streamed/compiled/compiled.h"
 #include "streamed/trainer.h"
+#include "tiled/compiled.h"
 #include "tiled/trainer.h"
 #include "worker/server.h"
 
@@ -87,6 +88,21 @@ std::function<Prepared(const CompileRequest&)> compiled_ahead(const char* backen
   };
 }
 
+/// The same of cuda-tiled, which other GPUs run as well.
+std::function<Prepared(const CompileRequest&)> tiled_compiled_ahead(const TiledOptions& options) {
+  return [options](const CompileRequest& request) {
+    const TargetDevice& target = request.target;
+    const jit::Cubin cubin =
+        compile_tiled(request.workload, request.precision,
+                      {.architecture = {.major = target.compute_major, .minor = target.compute_minor},
+                       .sm_count = target.sm_count},
+                      request.cache_folder, options);
+    return Prepared{.setup_seconds = cubin.seconds,
+                    .note = cubin.kernel,
+                    .setup_cache = cubin.was_kept ? SetupCache::kWarm : SetupCache::kCold};
+  };
+}
+
 WorkerDescription describe(int device) {
   const auto missing = device_missing(device);
   WorkerDescription description;
@@ -112,8 +128,10 @@ WorkerDescription describe(int device) {
        .precisions = all_precisions(resident_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
+             const std::vector<int> devices =
+                 request.devices.empty() ? std::vector{request.device} : request.devices;
              return make_resident_trainer(request.workload, request.precision, request.data, request.initial,
-                                          request.device, request.cache_folder);
+                                          devices, request.cache_folder);
            },
        .trains_everything = true,
        .family = Family::kOurs,
@@ -121,7 +139,8 @@ WorkerDescription describe(int device) {
                       "compiled at set-up",
        .compiles = true,
        .compile = compiled_ahead<resident::Limits>(
-           "cuda-resident", [](const auto&... what) { return compile_resident(what...); })},
+           "cuda-resident", [](const auto&... what) { return compile_resident(what...); }),
+       .max_devices = resident::kMostRanks},
       {.name = "cuda-streamed",
        .precisions = all_precisions(streamed_unavailable(device)),
        .make_trainer =
@@ -153,24 +172,29 @@ WorkerDescription describe(int device) {
        .precisions = all_precisions(tiled_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
-             return make_tiled_trainer(request.workload, request.precision, request.data, request.initial,
-                                       request.device);
+             return make_compiled_tiled_trainer(request.workload, request.precision, request.data,
+                                                request.initial, request.device, request.cache_folder);
            },
        .trains_everything = true,
        .family = Family::kOurs,
        .description =
-           "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor"},
+           "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor",
+       .compiles = true,
+       .compile = tiled_compiled_ahead({})},
       {.name = "cuda-tiled-portable",
        .precisions = all_precisions(tiled_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
-             return make_tiled_trainer(request.workload, request.precision, request.data, request.initial,
-                                       request.device, {.portable = true});
+             return make_compiled_tiled_trainer(request.workload, request.precision, request.data,
+                                                request.initial, request.device, request.cache_folder,
+                                                {.portable = true});
            },
        .trains_everything = true,
        .family = Family::kOurs,
        .description = "cuda-tiled by the kernel for every GPU, without wgmma; not in 'all'",
-       .repeats = true},
+       .compiles = true,
+       .repeats = true,
+       .compile = tiled_compiled_ahead({.portable = true})},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =

@@ -82,7 +82,7 @@ MAKERS = {
     "layered": ("make_layered_trainer",),
     "resident": ("make_resident_trainer",),
     "streamed": ("make_streamed_trainer", "make_compiled_streamed_trainer"),
-    "tiled": ("make_tiled_trainer",),
+    "tiled": ("make_tiled_trainer", "make_compiled_tiled_trainer"),
     "fused": ("make_fused_trainer", "make_compiled_fused_trainer"),
     "narrow": ("make_compiled_fused_trainer",),
 }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "resident/column_peers.h"
 #include "resident/parameter_places.h"
 
 namespace headroom::resident {
@@ -91,6 +92,23 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   plan.slot_bytes = std::int64_t{shape.members} * shape.clusters * shape.memory_slot_bytes();
   plan.x_batch_bytes = std::int64_t{shape.input_pairs} * shape.rows() * 16 * 2;
   place_parameters(plan, layers);
+  return plan;
+}
+
+RankPlan make_rank_plan(const Workload& workload, Precision precision, const Limits& limits) {
+  const int ranks = workload.devices;
+  require(ranks == 2 || ranks == 4 || ranks == kMostRanks,
+          std::to_string(ranks) + " devices; of several there may be 2, 4 or " + std::to_string(kMostRanks));
+  require(workload.batch_size <= kGroupRows, "batch size " + std::to_string(workload.batch_size) +
+                                                 " on each of several devices, not up to " +
+                                                 std::to_string(kGroupRows));
+  Limits without_words = limits;
+  without_words.shared_bytes -= kRankWordsBytes;
+  RankPlan plan{.columns = make_column_plan(workload.of_a_rank(), precision, without_words),
+                .ranks = ranks,
+                .inbox_bytes = 0};
+  plan.columns.shared_bytes += kRankWordsBytes;
+  plan.inbox_bytes = (ranks - 1) * peer_bytes(plan.columns.shape);
   return plan;
 }
 

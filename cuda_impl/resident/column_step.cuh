@@ -54,6 +54,8 @@
 //                  since W(2) is updated behind it.
 #pragma once
 
+#include <type_traits>
+
 #include "machine/barriers.cuh"
 #include "machine/cluster.cuh"
 #include "machine/compiler.cuh"
@@ -62,7 +64,7 @@
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"
 #include "machine/thread.cuh"
-#include "resident/column_arguments.h"
+#include "resident/column_peers.cuh"
 #include "resident/mean_loss.cuh"
 #include "resident/slice_cluster_sum.cuh"
 #include "rules/loss.cuh"
@@ -114,15 +116,15 @@ struct SplitMaster {
   }
 };
 
-template <class Format, ColumnShape kShape>
+template <class Format, ColumnShape kShape, int kRanks = 1>
 class ColumnStep {
-  using Arguments = ColumnArguments;
   static constexpr bool kSplit = Format::kPrecision == Precision::kBf16;
   using Places = ColumnPlaces<kShape, kSplit>;
   static constexpr int kHidden = kShape.hidden, kMembers = kShape.members, kClusters = kShape.clusters,
                        kHalves = kShape.halves, kGroups = kShape.groups();
 
  public:
+  using Arguments = std::conditional_t<kRanks == 1, ColumnArguments, RankArguments>;
   static constexpr int kChainWarps = kColumnGroups, kThreadCount = kColumnThreads;
 
   MACHINE_DEVICE explicit ColumnStep(const Arguments& a)
@@ -132,6 +134,7 @@ class ColumnStep {
         input_begin_(part_begin(input_count(), kWarps, warp_)),
         input_pairs_(part_begin(input_count(), kWarps, warp_ + 1) - input_begin_),
         waiter_{warp_, lane_, block_index()},
+        peers_(a),
         next_batch_(static_cast<int>(a.first_step % a.batches)) {}
 
   MACHINE_DEVICE void run(const Arguments& a) {
@@ -156,7 +159,13 @@ class ColumnStep {
   // In cycles: behind barrier 1 the chain reads the first layer's weights, then those who update may read shared memory.
   static constexpr std::uint32_t kHeadStart = kClusters > 1 ? 200 : 0;
   // A thread block begins with 128 for each of its 16 warps.
-  static constexpr int kUpdatingRegisters = 136, kChainRegisters = 208, kServingRegisters = 32;
+  static constexpr int kUpdatingRegisters = kRanks == 1 || kMembers == 16 ? 136 : 152,
+                       kChainRegisters = kRanks == 1      ? 208
+                                         : kMembers == 16 ? 200
+                                                          : 168,
+                       kServingRegisters = kRanks == 1 ? 32 : 40;
+  // Ranks have a row group more than the members of one have, in the other GPUs' memory.
+  static_assert(kRanks == 1 || kHalves == 1);
   static constexpr int kGroupTiles = Places::kTiles / kGroups, kMemberTile = kGroupTiles / kMembers,
                        kBlock = kMemberTile / 2, kHalfTiles = kColumnGroups * kGroupTiles,
                        kHalfPair = Places::kPairBytes / kHalves;
@@ -167,6 +176,8 @@ class ColumnStep {
   static constexpr int kSlices = 2 * kMembers / kWarps;  // of a matrix's 8 columns that a warp updates
   static constexpr int kLastMatrix = kHidden - 1;        // of W(2) to W(L + 1)
   static constexpr bool kLastIsLate = kHidden <= 2;      // W(L + 1) is updated behind barrier 1
+  // W(2) is updated behind barrier 1, too, where nobody waits for a peer before it: a rank has time until its peers' d(1) is there.
+  static constexpr bool kSecondIsLate = kRanks == 1 || kLastIsLate;
   static constexpr int kSlotCount = kShape.slots, kSharedSlotMatrices = kShape.shared_slot_matrices(),
                        kSlotsOfMatrix = kSlotCount * kShape.matrix_values();
   static constexpr bool kFirstSlotsAreShared = kShape.first_slots_are_shared();
@@ -174,12 +185,19 @@ class ColumnStep {
                        kFirstSlotStride = kShape.first_values() / 16,
                        kMemorySlots = kShape.memory_slot_bytes() / 16;  // of 16 bytes
   static constexpr int kUpdaters = kThreads, kChainThreads = 32 * kChainWarps;
+  static constexpr int kClearedBytes = Places::kSharedBytes + (kRanks == 1 ? 0 : kThreadCount / 32 * 4);
   static constexpr int kBlockBytes = kColumnOwn * kColumnOwn * 2;  // of weights: 16 own columns, 16 others
 
   static constexpr Activation kActivation = static_cast<Activation>(kShape.activation);
   static constexpr Loss kLoss = static_cast<Loss>(kShape.loss);
   static constexpr bool kIsRelu = kActivation == Activation::kRelu, kKeepsSums = kShape.keeps_sums(),
                         kHasLabels = kLoss == Loss::kCrossEntropy;
+
+  // What ranks tell each other, numbered.
+  static constexpr int kOutputsKind = outputs_kind(kHidden);
+  MACHINE_DEVICE static constexpr int gradient_kind(int layer) {
+    return resident::gradient_kind(kHidden, layer);
+  }
 
   // Exchanges, numbered: h(1) to h(L), d(L - 1) to d(2). Behind them, for tests that lose them, the first layer's sums over clusters,
   // and the rows of W(2) to W(L).
@@ -188,6 +206,9 @@ class ColumnStep {
   static constexpr int kFirstSum = kShape.exchanges();
   MACHINE_DEVICE static constexpr int rows_exchange(int layer) { return kFirstSum + layer - 1; }
 
+  using Peers = std::conditional_t<kRanks == 1, NoPeers,
+                                   PeerExchange<kHidden, kMembers, kGroups, kRanks == 1 ? 2 : kRanks>>;
+  static constexpr int kPeers = kRanks == 1 ? 1 : kRanks - 1;  // of arrays
   using Fragments = typename Format::Fragments;
   using Master = ColumnMaster;
   using Factors = rules::UpdateFactors;  // what a step's updates share
@@ -205,6 +226,15 @@ class ColumnStep {
     parity_ = static_cast<std::uint32_t>(step) & 1;
     paired_parity_ = static_cast<std::uint32_t>(step >> 1) & 1;
     cluster_sum_.begin_step(step);
+    peers_.begin_step(step);
+  }
+  /// Which of the pieces of `batch` rows that the data is cut into: of a batch, a rank's.
+  MACHINE_DEVICE static std::int64_t rows_of(int batch, int rank) {
+    return std::int64_t{batch} * kRanks + rank;
+  }
+  MACHINE_DEVICE static std::int64_t own_rows(const Arguments& a, int batch) {
+    if constexpr (kRanks > 1) return rows_of(batch, a.rank);
+    return batch;
   }
   MACHINE_DEVICE void next_batch(const Arguments& a) {
     batch_ = next_batch_;
@@ -249,12 +279,17 @@ class ColumnStep {
   MACHINE_DEVICE static float* bias(int layer, int which = 0) {
     return reinterpret_cast<float*>(at(Places::kBiases)) + kColumnOwn * (which * (kHidden + 1) + layer - 1);
   }
+  static constexpr int kTimedOutWords = kRanks == 1 ? kChainWarps : kThreadCount / 32;
   MACHINE_DEVICE static std::uint32_t* timed_out_words() {
-    return reinterpret_cast<std::uint32_t*>(at(Places::kTimedOut));
+    return reinterpret_cast<std::uint32_t*>(at(kRanks == 1 ? Places::kTimedOut : Places::kSharedBytes));
+  }
+  /// Before the last barrier of a step, by warps other than the chain's, which wait for nobody but peers.
+  MACHINE_DEVICE void say_timed_out() const {
+    if (kRanks > 1 && waiter_.timed_out && lane_ == 0) timed_out_words()[warp_] = 1;
   }
   /// Behind the last barrier of a step, one for each of the first lanes; written before it.
   MACHINE_DEVICE std::uint32_t timed_out_word() const {
-    return lane_ < kChainWarps ? timed_out_words()[lane_] : 0;
+    return lane_ < kTimedOutWords ? timed_out_words()[lane_] : 0;
   }
   /// [pairs of this cluster's inputs]; of those that there are not they stay zero.
   MACHINE_DEVICE static unsigned char* first_weights() { return at(Places::kFirstWeights); }
@@ -285,7 +320,7 @@ class ColumnStep {
 
   MACHINE_DEVICE static void clear() {
 #pragma unroll 1
-    for (int byte = thread_index() * 16; byte < Places::kSharedBytes; byte += kThreadCount * 16)
+    for (int byte = thread_index() * 16; byte < kClearedBytes; byte += kThreadCount * 16)
       *reinterpret_cast<uint4*>(at(byte)) = make_uint4(0, 0, 0, 0);
     block_sync();
   }
@@ -322,11 +357,11 @@ class ColumnStep {
   MACHINE_DEVICE void update(const Arguments& a) {
     registers_increase<kUpdatingRegisters>();
 #pragma unroll
-    for (int layer = 3; layer <= kHidden; ++layer) hand_on(a, layer);
+    for (int layer = kSecondIsLate ? 3 : 2; layer <= kHidden; ++layer) hand_on(a, layer);
 #pragma unroll 1
     for (int step = 0; step < a.steps; ++step) {
       begin_step(step);
-      if constexpr (!kStagesColumns) next_batch(a);
+      if constexpr (!kStagesColumns || kRanks > 1) next_batch(a);
       step_sync();  // 1
       // In the first step of tiles that are zero.
       wait_cycles(kHeadStart);
@@ -341,6 +376,7 @@ class ColumnStep {
       if constexpr (kStagesColumns) await_own(staging_barrier(1), parity_);
       Inputs x;
       load_input_columns(a, x);
+      say_timed_out();
       step_sync();  // 2
       const std::uint32_t timed_out = timed_out_word();
       update_first(a, factors, x);
@@ -354,16 +390,16 @@ class ColumnStep {
   /// Of the step before, if the launch has one.
   template <bool kGoesOn>
   MACHINE_DEVICE void update_late(const Arguments& a, bool has_step_before) {
-    const bool updates =
-        kSlotCount == 0 || has_step_before;  // without slots a gradient of zero changes nothing
+    // Without slots a gradient of zero changes nothing; but of a step before the launch peers' are still there.
+    const bool updates = (kSlotCount == 0 && kRanks == 1) || has_step_before;
     const Factors factors = factors_of_step(a, true);
     if constexpr (kLastIsLate) {
       const Operands last = load_operands(hidden_tiles(kHidden, true), load_own(dlogits()));
       if (kGoesOn) barrier_arrive(last_barrier(kLastRead));
       if constexpr (kHidden == 2) update_second<kGoesOn>(a, factors, updates);
-      if (updates) update_matrix<kLastMatrix>(a, factors, last);
+      if (updates) update_matrix<kLastMatrix, true>(a, factors, last);
       if (kGoesOn) barrier_arrive(last_barrier(kLastUpdated));
-    } else {
+    } else if constexpr (kSecondIsLate) {
       update_second<kGoesOn>(a, factors, updates);
     }
   }
@@ -371,13 +407,13 @@ class ColumnStep {
   MACHINE_DEVICE void update_second(const Arguments& a, const Factors& factors, bool updates) {
     const Operands second = load_operands(gradient_tiles(2), load_own(own_hidden(1, true)));
     if (kGoesOn) barrier_arrive(read_barrier(2));
-    if (updates) update_matrix<0>(a, factors, second);
+    if (updates) update_matrix<0, true>(a, factors, second);
     if (kGoesOn) hand_on(a, 2);
   }
-  /// W(layer) to W(3), each when its gradient is there.
+  /// W(layer) to the lowest that is not updated behind barrier 1, each when its gradient is there.
   template <int kLayer>
   MACHINE_DEVICE void update_between(const Arguments& a, const Factors& factors, bool goes_on) {
-    if constexpr (kLayer >= 3) {
+    if constexpr (kLayer >= (kSecondIsLate ? 3 : 2)) {
       if constexpr (kLayer < kHidden) await_own(taken_barrier(kLayer), parity_);
       const Operands operands = load_operands(gradient_tiles(kLayer), load_own(own_hidden(kLayer - 1)));
       barrier_arrive(read_barrier(kLayer));
@@ -489,6 +525,10 @@ class ColumnStep {
   MACHINE_DEVICE static uint4 as_uint4(const std::uint32_t (&word)[4]) {
     return make_uint4(word[0], word[1], word[2], word[3]);
   }
+  MACHINE_DEVICE static void copy(float (&to)[4], const float (&from)[4]) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) to[c] = from[c];
+  }
   /// What an update multiplies: of this warp's slices of `tiles` and of 16 own columns, over all rows.
   struct Operands {
     Own own;
@@ -508,6 +548,45 @@ class ColumnStep {
         for (int j = 0; j < 4; ++j) operands.columns[i][4 * half + j] = word[j];
       }
     return operands;
+  }
+
+  // ---- the same of the other ranks' rows
+
+  template <class Words>
+  MACHINE_DEVICE static Own own_of(const Words& words) {
+    Own own;
+#pragma unroll
+    for (int i = 0; i < 2 * kHalves; ++i) {
+      own.word[i][0] = words.first[2 * i], own.word[i][1] = words.second[2 * i];
+      own.word[i][2] = words.first[2 * i + 1], own.word[i][3] = words.second[2 * i + 1];
+    }
+    return own;
+  }
+  /// What a peer's rows have for an update of a matrix: where its own columns come from, and its slices.
+  template <int kMatrix>
+  MACHINE_DEVICE Operands take_operands(const Arguments& a, int peer, bool before) {
+    constexpr bool kIsLast = kMatrix == kLastMatrix;
+    constexpr int kOwnMembers = kSlices / 2;  // of which this warp updates the columns
+    typename Peers::template Words<kGroups> own;
+    typename Peers::template Words<kOwnMembers * kGroups> columns;
+    peers_.take(a, waiter_, peer, before, kIsLast ? kOutputsKind : hidden_kind(kMatrix + 1),
+                kIsLast ? 0 : member_, own, kIsLast ? hidden_kind(kHidden) : gradient_kind(kMatrix + 2),
+                warp_ * kOwnMembers, columns);
+    Operands operands = {own_of(own), {}};
+#pragma unroll
+    for (int i = 0; i < kOwnMembers; ++i)
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        operands.columns[2 * i][group] = columns.first[i * kGroups + group];
+        operands.columns[2 * i + 1][group] = columns.second[i * kGroups + group];
+      }
+    return operands;
+  }
+  /// This member's of a layer's gradient, or everybody's of the outputs.
+  MACHINE_DEVICE Own take_own(const Arguments& a, int peer, int kind, int member) {
+    typename Peers::template Words<kGroups> words;
+    peers_.take(a, waiter_, peer, false, kind, member, words);
+    return own_of(words);
   }
 
   /// Masters of a matrix: visit(slice, master) for this warp's, two slices at a time; whatever it leaves is kept, and weights of it.
@@ -551,9 +630,19 @@ class ColumnStep {
       keep_weights(place, first, second);
     }
   }
-  /// Masters by the gradient own * columns^T.
-  template <int kMatrix>
+  /// Masters by the gradient own * columns^T, and what peers have of it. kBefore: of the step before.
+  template <int kMatrix, bool kBefore = false>
   MACHINE_DEVICE void update_matrix(const Arguments& a, const Factors& factors, const Operands& operands) {
+    float sums[kRanks == 1 ? 1 : kSlices][4] = {};
+    if constexpr (kRanks > 1) {
+#pragma unroll
+      for (int i = 0; i < kSlices; ++i) multiply_own(sums[i], operands.own, operands.columns[i]);
+      Peers::add(sums, [&](int peer, float (&parts)[kSlices][4]) {
+        const Operands of_peer = take_operands<kMatrix>(a, peer, kBefore);
+#pragma unroll
+        for (int i = 0; i < kSlices; ++i) multiply_own(parts[i], of_peer.own, of_peer.columns[i]);
+      });
+    }
     const Slots slots = slots_of<kMatrix>(a);
     // All at once: from device memory each is long on its way.
     float4 first[kSlices], second[kSlices];
@@ -561,7 +650,10 @@ class ColumnStep {
     for (int i = 0; i < kSlices; ++i) first[i] = slots.load(0, i), second[i] = slots.load(1, i);
     for_slices<kMatrix>([&](int i, Master& master) {
       float sum[4] = {};
-      multiply_own(sum, operands.own, operands.columns[i]);
+      if constexpr (kRanks == 1)
+        multiply_own(sum, operands.own, operands.columns[i]);
+      else
+        copy(sum, sums[i]);
       update_master(a, factors, master, sum, slots, i, first[i], second[i]);
     });
   }
@@ -575,36 +667,48 @@ class ColumnStep {
 
   // The first layer, of this cluster's inputs. A warp without as many pairs as others leaves them out.
 
+  struct NoInputs {};
   struct Inputs {
     Fragments half[kInputs][kHalves];
+    std::conditional_t<kRanks == 1, NoInputs, Fragments[kPeers][kInputs]> peers;
   };
 
   /// The numbers of pairs have a copy each: between them branches would be in the way of instructions of one pair while those of
   /// another are waited for.
   MACHINE_DEVICE void update_first(const Arguments& a, const Factors& factors, const Inputs& x) {
     const Own own = load_own(first_gradient());
+    Own of_peers[kPeers];
+    if constexpr (kRanks > 1)
+#pragma unroll
+      for (int peer = 0; peer < kPeers; ++peer) of_peers[peer] = take_own(a, peer, gradient_kind(1), member_);
     static_assert(kInputs <= 2);
     if (input_pairs_ == kInputs)
-      update_first<kInputs>(a, factors, own, x);
+      update_first<kInputs>(a, factors, own, of_peers, x);
     else if (kInputs == 2 && input_pairs_ == 1)
-      update_first<1>(a, factors, own, x);
+      update_first<1>(a, factors, own, of_peers, x);
   }
   template <int kCount>
   MACHINE_DEVICE void update_first(const Arguments& a, const Factors& factors, const Own& own,
-                                   const Inputs& x) {
+                                   const Own (&of_peers)[kPeers], const Inputs& x) {
     const Slots slots = slots_of<kHidden>(a);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
 #pragma unroll
       for (int slice = 0; slice < 2; ++slice) {
-        float sum[4] = {};
+        float sums[1][4] = {};
         std::uint32_t column[kGroups];
 #pragma unroll
         for (int group = 0; group < kGroups; ++group)
           column[group] = x.half[i][group / kColumnGroups].word[2 * (group % kColumnGroups) + slice];
-        multiply_own(sum, own, column);
+        multiply_own(sums[0], own, column);
+        if constexpr (kRanks > 1)
+          Peers::add(sums, [&](int peer, float (&parts)[1][4]) {
+            const std::uint32_t (&word)[8] = x.peers[peer][i].word;
+            multiply_own(parts[0], of_peers[peer],
+                         {word[slice], word[2 + slice], word[4 + slice], word[6 + slice]});
+          });
         const int place = 2 * i + slice;
-        update_master(a, factors, first_[i][slice], sum, slots, place, slots.load(0, place),
+        update_master(a, factors, first_[i][slice], sums[0], slots, place, slots.load(0, place),
                       slots.load(1, place));
       }
     }
@@ -626,12 +730,22 @@ class ColumnStep {
       if constexpr (kStagesColumns)
         place = at(Places::kInputColumns + pair * Places::kPairBytes + lane_ * 16);
       else
-        place = a.x_columns + batch_ * plan_of(a).x_batch_bytes +
+        place = a.x_columns + own_rows(a, batch_) * plan_of(a).x_batch_bytes +
                 (input_first() + pair) * Places::kPairBytes + lane_ * 16;
 #pragma unroll
       for (int part = 0; part < 2 * kHalves; ++part)
         assign(x.half[i][part / 2], part % 2,
                kStagesColumns ? load_shared16(place + part * 512) : load_l2_16<true>(place + part * 512));
+      if constexpr (kRanks > 1)
+#pragma unroll
+        for (int peer = 0; peer < kPeers; ++peer) {
+          const unsigned char* of_peer = a.x_columns +
+                                         rows_of(batch_, a.rank ^ (peer + 1)) * plan_of(a).x_batch_bytes +
+                                         (input_first() + pair) * Places::kPairBytes + lane_ * 16;
+#pragma unroll
+          for (int part = 0; part < 2; ++part)
+            assign(x.peers[peer][i], part, load_l2_16<true>(of_peer + part * 512));
+        }
     }
   }
 
@@ -653,16 +767,17 @@ class ColumnStep {
       const float2 next_factors = load_factors(a, min(step + 1, a.steps - 1));
       const Factors factors = factors_of_step(a);
       await_own(taken_barrier(kHidden), parity_);
-      update_bias(a, factors, kHidden + 1, load_own(dlogits()));
+      update_bias(a, factors, kHidden + 1, load_own(dlogits()), kOutputsKind, 0);
       if (first_of_all) store_loss(a, step);
 #pragma unroll 1
       for (int layer = kHidden; layer >= 2; --layer) {
         await_own(taken_barrier(layer), parity_);
-        update_bias(a, factors, layer, own_tiles(gradient_tiles(layer)));
+        update_bias(a, factors, layer, own_tiles(gradient_tiles(layer)), gradient_kind(layer), member_);
       }
+      say_timed_out();
       step_sync();  // 2
       if (warp_any(timed_out_word() != 0)) return;
-      update_bias(a, factors, 1, load_own(first_gradient()));
+      update_bias(a, factors, 1, load_own(first_gradient()), gradient_kind(1), member_);
       keep_factors(stage_ ^ 1, next_factors);  // of the step before: their last reader was before barrier 2
     }
     step_sync();
@@ -676,21 +791,25 @@ class ColumnStep {
   MACHINE_DEVICE void keep_factors(int stage, const float2& factors) const {
     if (kSlotCount == 2 && lane_ == 0) *reinterpret_cast<float2*>(step_factors(stage)) = factors;
   }
-  /// bias [16] of W(layer) by the sum over rows: a product with ones.
-  MACHINE_DEVICE void update_bias(const Arguments& a, const Factors& factors, int layer,
-                                  const Own& gradient) const {
+  /// bias [16] of W(layer) by the sum over rows: a product with ones. Of peers' rows the gradient is `member`'s of `kind`.
+  MACHINE_DEVICE void update_bias(const Arguments& a, const Factors& factors, int layer, const Own& gradient,
+                                  int kind, int member) {
     const std::uint32_t ones = Format::pack(1.0f, 1.0f);
-    float sum[4] = {};
+    float sums[1][4] = {};
     std::uint32_t column[kGroups];
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) column[group] = ones;
-    multiply_own(sum, gradient, column);
+    multiply_own(sums[0], gradient, column);
+    if constexpr (kRanks > 1)
+      Peers::add(sums, [&](int peer, float (&parts)[1][4]) {
+        multiply_own(parts[0], take_own(a, peer, kind, member), column);
+      });
     if ((lane_ & 3) != 0) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int column = (lane_ >> 2) + 8 * half;
       float none = 0;  // of a slot that there is not
-      update_parameter(a, factors, sum[2 * half], bias(layer)[column],
+      update_parameter(a, factors, sums[0][2 * half], bias(layer)[column],
                        kSlotCount > 0 ? bias(layer, 1)[column] : none,
                        kSlotCount > 1 ? bias(layer, 2)[column] : none);
     }
@@ -716,7 +835,8 @@ class ColumnStep {
     fence_proxy_async_shared();
     barrier_arrive_expect(staging_barrier(which), bytes);
     if (bytes == 0) return;
-    bulk_load(at(offset), memory + batch * plan_of(a).x_batch_bytes + input_first() * Places::kPairBytes,
+    bulk_load(at(offset),
+              memory + own_rows(a, batch) * plan_of(a).x_batch_bytes + input_first() * Places::kPairBytes,
               bytes, staging_barrier(which));
   }
 
@@ -921,6 +1041,7 @@ class ColumnStep {
       for (int half = 0; half < kHalves; ++half) {
         publish(a, lane, hidden_exchange(1), hidden_tiles(1), half, hidden[half]);
         if (kHidden > 1) keep_own(1, half, hidden[half], kept[half]);
+        send_hidden(a, 1, hidden[half]);
       }
 
       Columns columns;
@@ -929,7 +1050,8 @@ class ColumnStep {
         await_rows(a, layer);
         const Product product = load_rows(layer);
         const float2 bias = load_bias(layer);
-        if (layer == kHidden && !kSecondIsInH2) await_own(read_barrier(2), parity_);
+        if (layer == kHidden && !kSecondIsInH2)
+          await_own(read_barrier(2), kSecondIsLate ? parity_ : parity_ ^ 1);
         for_halves([&](int half) {
           take(a, hidden_exchange(layer - 1), hidden_tiles(layer - 1), half, columns);
           multiply(sum[0], product, columns, bias);
@@ -938,6 +1060,7 @@ class ColumnStep {
           if (kKeepsSums && layer == kHidden)
             publish(a, lane, hidden_exchange(layer), last_sums(), half, left);
           if (layer < kHidden) keep_own(layer, half, made, left);
+          send_hidden(a, layer, made);
           expect_next(hidden_exchange(layer - 1), half);
         });
         expect_next_rows(layer);
@@ -968,8 +1091,10 @@ class ColumnStep {
           if (layer == 2 && is_last) say_taken(layer);
           multiply(sum[0], product, columns);
           const Two gradient = passed_back(sum[0], below);
+          if (layer == 2) send_gradient(a, 1, gradient);  // the last that a step waits for
           if (layer > 2) {
             publish(a, lane, gradient_exchange(layer - 1), gradient_tiles(layer - 1), half, gradient);
+            send_gradient(a, layer - 1, gradient);
             if (is_last) say_taken(layer);
             expect_next(gradient_exchange(layer), half);
           } else {
@@ -977,12 +1102,24 @@ class ColumnStep {
           }
         });
       }
-      if (waiter_.timed_out && lane_ == 0) timed_out_words()[group()] = 1;
+      if (waiter_.timed_out && lane_ == 0) timed_out_words()[kRanks == 1 ? group() : warp_] = 1;
       step_sync();  // 2
       if (kHidden > 2) expect_next(gradient_exchange(2));
       if (warp_any(timed_out_word() != 0)) return;
     }
     step_sync();
+  }
+  /// To the other ranks, of this warp's rows.
+  MACHINE_DEVICE void send(const Arguments& a, int kind, const Two& two) const {
+    if constexpr (kRanks > 1)
+      if (kClusters == 1 || cluster() == group())
+        peers_.send(a, kind, member_, group(), lane_, two.first, two.second);
+  }
+  MACHINE_DEVICE void send_hidden(const Arguments& a, int layer, const Two& two) const {
+    send(a, hidden_kind(layer), two);
+  }
+  MACHINE_DEVICE void send_gradient(const Arguments& a, int layer, const Two& two) const {
+    send(a, gradient_kind(layer), two);
   }
   /// This lane's two rows of a sum are this one and the next.
   MACHINE_DEVICE int first_row(int half) const { return 8 * group(half) + 2 * (lane_ & 3); }
@@ -1064,7 +1201,7 @@ class ColumnStep {
       for (int i = 0; i < 2; ++i) {
         const int row = first_row(half) + i;
         labels.row[half][i] = kHasLabels && row < plan_of(a).batch
-                                  ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row]
+                                  ? a.labels[std::int64_t{own_rows(a, batch_)} * plan_of(a).batch + row]
                                   : -1;
       }
     return labels;
@@ -1141,12 +1278,14 @@ class ColumnStep {
       for (int half = 0; half < kHalves; ++half) {
         float sum[4] = {};
         Format::product(sum, as_uint4(own_across), first_classes[half], others[half]);
-        keep_two(first_gradient(), half, passed_back(sum, own[half]));
+        const Two next = passed_back(sum, own[half]);
+        send_gradient(a, 1, next);
+        keep_two(first_gradient(), half, next);
       }
     } else {
       // The gradient below: rows of the batch are the rows of an instruction, eight of its sixteen, so that what it leaves is at
       // once what the next product takes. Two halves' columns are read again, as there is no room for them in registers.
-      Two below[kHalves];
+      Two below[kHalves], of_below;
       std::uint32_t sums[kHalves][4];  // of two members' columns
       Chains chains[kHalves];
 #pragma unroll
@@ -1183,6 +1322,8 @@ class ColumnStep {
         float sum[4];
         chains[half].add(sum);
         const Two next = passed_back(sum, below[half]);
+        if constexpr (kHidden == 2) send_gradient(a, 1, next);
+        of_below = next;
         if constexpr (kHidden > 2)
           publish(a, lane, gradient_exchange(kHidden - 1), gradient_tiles(kHidden - 1), half, next);
         else
@@ -1194,7 +1335,16 @@ class ColumnStep {
 #pragma unroll
         for (int i = 0; i < kMembers / 2; ++i) keep_two_members(place, i, columns[0]);
       }
+      if constexpr (kRanks > 1) {
+        if constexpr (kHidden > 2) send_gradient(a, kHidden - 1, of_below);
+        warp_sync();
+        const auto* own_tile = reinterpret_cast<const std::uint32_t*>(
+                                   gradient_tiles(kHidden) + group() * kGroupTiles + member_ * kMemberTile) +
+                               lane_;
+        send_gradient(a, kHidden, {own_tile[0], own_tile[kBlock / 4]});
+      }
     }
+    if (kRanks > 1 && member_ == 0) send(a, kOutputsKind, kept[0]);
     expect_next(hidden_exchange(kHidden));
     if constexpr (kHalves == 1) keep_losses();
     say_taken(kHidden);
@@ -1231,7 +1381,8 @@ class ColumnStep {
   MACHINE_DEVICE void load_targets(const Arguments& a, int half, float (&target)[4]) const {
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      const std::int64_t row = std::int64_t{batch_} * plan_of(a).batch + first_row(half) + (c & 1);
+      const std::int64_t row =
+          std::int64_t{own_rows(a, batch_)} * plan_of(a).batch + first_row(half) + (c & 1);
       target[c] =
           is_output(a, half, c) ? a.targets[row * plan_of(a).classes + (lane_ >> 2) + 8 * (c >> 1)] : 0.0f;
     }
@@ -1404,7 +1555,8 @@ class ColumnStep {
   const int input_begin_, input_pairs_;  // pairs of inputs: of this cluster's, this warp's
   SliceWaiter waiter_;
   ClusterSum<kClusters == 1 ? 2 : kClusters, kGroups> cluster_sum_;  // unused by one
-  int batch_ = 0, next_batch_;                                       // of this step and the next
+  Peers peers_;
+  int batch_ = 0, next_batch_;  // of this step and the next
   int stage_ = 0;
   std::uint32_t parity_ = 0, paired_parity_ = 0;
   // Masters: of the first layer; of the others, or what is left of them (SplitMaster).
@@ -1415,7 +1567,7 @@ class ColumnStep {
 
 template <class Step>
 __global__ void __launch_bounds__(Step::kThreadCount, 1)
-    column_steps(const __grid_constant__ ColumnArguments arguments) {
+    column_steps(const __grid_constant__ typename Step::Arguments arguments) {
   Step(arguments).run(arguments);
 }
 

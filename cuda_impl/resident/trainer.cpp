@@ -13,12 +13,14 @@
 #include "core/error.h"
 #include "device/copies.h"
 #include "device/device.h"
+#include "device/peer_access.h"
 #include "resident/block_arguments.h"
-#include "resident/column_arguments.h"
+#include "resident/column_peers.h"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
 #include "resident/slice_slots.h"
 #include "trainers/persistent_trainer.h"
+#include "trainers/ranked_trainer.h"
 #include "trainers/samples.h"
 #include "trainers/step_factors.h"
 
@@ -53,6 +55,7 @@ struct Program {
         x_batch_bytes(layout_of(given).x_batch_bytes) {}
 
   static const SlicePlan& layout_of(const SlotPlan& plan) { return plan.slices; }
+  static const ColumnPlan& layout_of(const RankPlan& plan) { return plan.columns; }
   template <class OtherPlan>
   static const OtherPlan& layout_of(const OtherPlan& plan) {
     return plan;
@@ -78,8 +81,9 @@ struct Program {
     return 1;
   }
 
-  /// Whether thread blocks wait for others outside of their cluster, through the L2.
-  bool cooperates() const { return form == Form::kGrid || members > cluster; }
+  bool has_ranks() const { return std::holds_alternative<RankPlan>(plan); }
+  /// Whether thread blocks wait for others outside of their cluster, through the L2 or on other devices.
+  bool cooperates() const { return form == Form::kGrid || members > cluster || has_ranks(); }
 
   std::string note() const {
     const bool in_clusters = form == Form::kCluster;
@@ -87,7 +91,7 @@ struct Program {
     return (std::holds_alternative<PatchPlan>(plan)          ? "a patch of every weight a thread block, "
             : slices != nullptr && in_pair_clusters(*slices) ? "two slices a thread block, "
             : std::holds_alternative<BlockPlan>(plan)        ? "a block of weights a thread block, "
-            : std::holds_alternative<ColumnPlan>(plan)       ? "16 columns a thread block, "
+            : std::holds_alternative<ColumnPlan>(plan) || has_ranks() ? "16 columns a thread block, "
             : team == 1 ? "one slice a thread block, "
                         : "one slice for " + std::to_string(team) + " thread blocks, ") +
            (in_clusters && members > cluster ? std::to_string(members / cluster) + " clusters"
@@ -101,14 +105,14 @@ struct LaunchShape {
   cudaLaunchConfig_t config{};
   cudaLaunchAttribute attributes[2]{};
 
-  LaunchShape(const Program& plan, cudaStream_t stream) {
+  LaunchShape(const Program& plan, cudaStream_t stream, bool is_alone = true) {
     config.gridDim = dim3(static_cast<unsigned>(plan.members));
     config.blockDim = dim3(static_cast<unsigned>(plan.kernel.threads));
     config.dynamicSmemBytes = static_cast<std::size_t>(plan.shared_bytes);
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = 0;
-    if (plan.cooperates()) {
+    if (plan.cooperates() && is_alone) {
       cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
       attribute.id = cudaLaunchAttributeCooperative;
       attribute.val.cooperative = 1;
@@ -124,7 +128,7 @@ struct LaunchShape {
 };
 
 /// Lets the kernel have its shared memory, and asks whether all members can be resident at once. The reason if not.
-std::optional<std::string> not_resident(const Program& plan, int sm_count) {
+std::optional<std::string> not_resident(const Program& plan, int sm_count, int beside_each_other = 1) {
   const void* kernel = plan.kernel.ready.function;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
   int fitting = 0;
@@ -141,8 +145,8 @@ std::optional<std::string> not_resident(const Program& plan, int sm_count) {
                                                              static_cast<std::size_t>(plan.shared_bytes)));
     fitting = blocks * sm_count;
   }
-  if (fitting >= plan.members) return std::nullopt;
-  return "cuda-resident: " + std::to_string(plan.members) + " thread blocks with " +
+  if (fitting >= plan.members * beside_each_other) return std::nullopt;
+  return "cuda-resident: " + std::to_string(plan.members * beside_each_other) + " thread blocks with " +
          std::to_string(plan.shared_bytes) + " bytes of shared memory each (" +
          std::string(to_string(plan.form)) + ") must be resident at once; the device holds " +
          std::to_string(fitting);
@@ -358,13 +362,30 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
   return *found;
 }
 
-std::string in_words(std::uint32_t status, const Program& plan) {
+/// Of the ranks that train together, which one.
+struct RankOf {
+  int rank = 0, ranks = 1;
+};
+
+/// What a rank waited for of another.
+std::string peer_in_words(std::uint32_t exchange, const RankPlan& plan, int rank) {
+  const std::uint32_t peer = (exchange - kWaitPeers) / 16 + 1, kind = (exchange - kWaitPeers) % 16;
+  const auto hidden = static_cast<std::uint32_t>(plan.columns.shape.hidden);
+  const std::string what = kind < hidden       ? "the activations of layer " + std::to_string(kind + 1)
+                           : kind < 2 * hidden ? "the gradient of layer " + std::to_string(kind - hidden + 1)
+                                               : "the gradient of the outputs";
+  return what + " of rank " + std::to_string(static_cast<std::uint32_t>(rank) ^ peer);
+}
+
+std::string in_words(std::uint32_t status, const Program& plan, const RankOf& of) {
   const std::uint32_t exchange = (status & 0xff) - 1, member = status >> 8 & 0xffff, warp = status >> 24;
+  const auto* ranks = std::get_if<RankPlan>(&plan.plan);
   return "cuda-resident: warp " + std::to_string(warp) + " of thread block " + std::to_string(member) +
          " of " + std::to_string(plan.members) + " waited too long for " +
-         (exchange == kWaitFree ? std::string("a buffer to be free")
-          : exchange == kWaitTeam
-              ? std::string("the partial sums of its team")
+         (exchange == kWaitFree   ? std::string("a buffer to be free")
+          : exchange == kWaitTeam ? std::string("the partial sums of its team")
+          : ranks != nullptr && exchange >= kWaitPeers
+              ? peer_in_words(exchange, *ranks, of.rank)
               : "exchange " + std::to_string(exchange) + " of " + std::to_string(plan.exchanges)) +
          "; the launch was given up";
 }
@@ -372,10 +393,14 @@ std::string in_words(std::uint32_t status, const Program& plan) {
 class ResidentTrainer : public PersistentTrainer {
  public:
   ResidentTrainer(const Workload& workload, Precision precision, const DatasetView& data,
-                  const Parameters& initial, const Program& program, const ResidentOptions& options)
+                  const Parameters& initial, const Program& program, const ResidentOptions& options,
+                  const RankOf& of = {})
       : PersistentTrainer(workload.model.widths, {kFirstLaunch, kMostSteps}),
         optimizer_(workload.optimizer),
-        batches_(data.batches(workload.batch_size)),
+        of_(of),
+        batches_(data.batches(workload.batch_size * of.ranks)),
+        is_absent_(options.absent_rank == of.rank),
+        is_alone_(!options.ranks_share_devices),
         program_(program) {
     const auto parameters = static_cast<std::int64_t>(initial.flat().size());
     parameters_ = DeviceBuffer<float>(parameters);
@@ -387,9 +412,10 @@ class ResidentTrainer : public PersistentTrainer {
     set_state(State::initial(initial, optimizer_.slots()));
 
     const bool has_labels = workload.loss == Loss::kCrossEntropy;
+    const int joined_batch = program.batch * of.ranks;
     const auto mean_of =
-        static_cast<float>(program.batch) * (has_labels ? 1.0f : static_cast<float>(workload.outputs()));
-    const auto scale = static_cast<float>(loss_scale(precision, program.batch));
+        static_cast<float>(joined_batch) * (has_labels ? 1.0f : static_cast<float>(workload.outputs()));
+    const auto scale = static_cast<float>(loss_scale(precision, joined_batch));
     std::visit([&](const auto& plan) { set_arguments(plan, options); }, program_.plan);
     std::visit(
         [&](auto& arguments) {
@@ -410,6 +436,16 @@ class ResidentTrainer : public PersistentTrainer {
           if constexpr (requires { arguments.targets; }) arguments.targets = targets_.data();
         },
         arguments_);
+  }
+
+  /// Before the first launch, once all ranks are there: where this one writes in the memory of the others.
+  void find_peers(const std::vector<ResidentTrainer*>& ranks) {
+    auto& arguments = std::get<RankArguments>(arguments_);
+    for (int peer = 1; peer < of_.ranks; ++peer) {
+      ResidentTrainer& other = *ranks[static_cast<std::size_t>(of_.rank ^ peer)];
+      arguments.outboxes[peer - 1] =
+          other.inbox_.data() + (peer - 1) * (other.inbox_.bytes() / (of_.ranks - 1));
+    }
   }
 
   /// Throws std::runtime_error if the two copies of a weight differ: then a member computed on wrong values.
@@ -491,6 +527,15 @@ class ResidentTrainer : public PersistentTrainer {
     arguments.slot_memory = slot_memory_.data();
     arguments_ = arguments;
   }
+  void set_arguments(const RankPlan& plan, const ResidentOptions& options) {
+    set_arguments(plan.columns, options);
+    RankArguments arguments{};
+    static_cast<ColumnArguments&>(arguments) = std::get<ColumnArguments>(arguments_);
+    inbox_ = zeros<unsigned char>(plan.inbox_bytes);
+    arguments.inbox = inbox_.data();
+    arguments.rank = of_.rank;
+    arguments_ = arguments;
+  }
   void set_arguments(const PatchPlan& plan, const ResidentOptions& options) {
     PatchArguments arguments{};
     arguments.plan = plan;
@@ -509,38 +554,46 @@ class ResidentTrainer : public PersistentTrainer {
       pack_slices(slots->slices, precision, features, batches, x_rows, x_columns, stream_.get());
     else if (const auto* columns = std::get_if<ColumnPlan>(&program_.plan))
       pack_columns(*columns, precision, features, batches, x_rows, x_columns, stream_.get());
+    else if (const auto* ranks = std::get_if<RankPlan>(&program_.plan))
+      pack_columns(ranks->columns, precision, features, batches, x_rows, x_columns, stream_.get());
     else
       pack_patches(std::get<PatchPlan>(program_.plan), precision, features, batches, x_rows, stream_.get());
   }
 
   void upload(const Workload& workload, const DatasetView& data, Precision precision) {
-    const std::int64_t samples = batches_ * program_.batch;
+    // A joined batch is one of each rank after the other.
+    const std::int64_t batches = batches_ * of_.ranks, samples = batches * program_.batch;
     if (workload.loss == Loss::kCrossEntropy) {
       labels_ = labels_of(data, samples);
     } else {
       targets_ = DeviceBuffer<float>(samples * workload.outputs());
       targets_.copy_from({data.targets, static_cast<std::size_t>(samples * workload.outputs())});
     }
-    x_rows_ = DeviceBuffer<unsigned char>(batches_ * program_.x_batch_bytes);
-    x_columns_ = DeviceBuffer<unsigned char>(batches_ * program_.x_batch_bytes);
-    for_each_staged_batches(data, program_.batch, batches_, stream_,
+    x_rows_ = DeviceBuffer<unsigned char>(batches * program_.x_batch_bytes);
+    x_columns_ = DeviceBuffer<unsigned char>(batches * program_.x_batch_bytes);
+    for_each_staged_batches(data, program_.batch, batches, stream_,
                             [&](const float* features, std::int64_t count, std::int64_t first) {
                               pack(precision, features, count, first);
                             });
   }
 
   void launch(std::int64_t first_step, std::int64_t steps) override {
-    if (program_.cooperates()) {
+    if (is_absent_) return;
+    if (program_.exchange_bytes > 0) {
       const auto bytes = static_cast<std::size_t>(exchange_.bytes());
       CUDA_CHECK(cudaMemsetAsync(exchange_.data(), 0xff, bytes, stream_.get()));
     }
     if (!slots_.empty()) set_step_factors(optimizer_, first_step, steps, step_factors_.data(), stream_.get());
-    const LaunchShape shape(program_, stream_.get());
+    const LaunchShape shape(program_, stream_.get(), is_alone_);
     std::visit(
         [&](auto& arguments) {
           arguments.first_step = first_step;
           arguments.steps = static_cast<std::int32_t>(steps);
           if constexpr (requires { arguments.continues; }) arguments.continues = first_step == ahead_step_;
+          if constexpr (requires { arguments.first_mark; }) {
+            arguments.first_mark = next_mark_;
+            next_mark_ += static_cast<std::uint32_t>(steps);
+          }
           void* parameters[] = {&arguments};
           CUDA_CHECK(cudaLaunchKernelExC(&shape.config, program_.kernel.ready.function, parameters));
         },
@@ -548,10 +601,12 @@ class ResidentTrainer : public PersistentTrainer {
     ahead_step_ = first_step + steps;
   }
 
-  std::string describe_status(std::uint32_t status) const override { return in_words(status, program_); }
+  std::string describe_status(std::uint32_t status) const override { return in_words(status, program_, of_); }
 
   const Optimizer optimizer_;
-  const std::int64_t batches_;
+  const RankOf of_;
+  const std::int64_t batches_;  // joined ones
+  const bool is_absent_, is_alone_;
   const Program program_;
 
   DeviceBuffer<float> parameters_, mirror_;
@@ -561,10 +616,13 @@ class ResidentTrainer : public PersistentTrainer {
   DeviceBuffer<float>
       ahead_;  // the first layer's sums of step ahead_step_, by a kernel that makes them a step ahead
   std::int64_t ahead_step_ = -1;
+  DeviceBuffer<unsigned char> inbox_;  // what peers write
+  std::uint32_t next_mark_ = 1;
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<float> targets_;
   DeviceBuffer<unsigned char> x_rows_, x_columns_, exchange_;
-  std::variant<BlockArguments, SliceArguments, SlotArguments, PatchArguments, ColumnArguments> arguments_;
+  std::variant<BlockArguments, SliceArguments, SlotArguments, PatchArguments, ColumnArguments, RankArguments>
+      arguments_;
 };
 
 }  // namespace
@@ -572,7 +630,10 @@ class ResidentTrainer : public PersistentTrainer {
 std::string resident::offer_plans(const Workload& workload, Precision precision, const Limits& limits,
                                   const ResidentOptions& options, const KernelMaker& maker) {
   try {
-    (void)choose_program(workload, precision, limits, options, maker);
+    if (workload.devices > 1)
+      (void)maker.make(make_rank_plan(workload, precision, limits), precision);
+    else
+      (void)choose_program(workload, precision, limits, options, maker);
   } catch (const UnsupportedError& error) {
     return error.what();
   }
@@ -600,6 +661,50 @@ std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precisi
                       .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
   const Program program = choose_program(workload, precision, limits, options, maker);
   return std::make_unique<ResidentTrainer>(workload, precision, data, initial, program, options);
+}
+
+std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
+                                               const DatasetView& data, const Parameters& initial,
+                                               const std::vector<int>& devices, const KernelMaker& maker,
+                                               const ResidentOptions& options) {
+  validate(workload);
+  const int ranks = workload.devices;
+  if (devices.size() != static_cast<std::size_t>(ranks))
+    throw std::invalid_argument("cuda-resident: " + std::to_string(devices.size()) +
+                                " devices for a workload of " + std::to_string(ranks));
+  if (ranks == 1)
+    return make_resident_trainer(workload, precision, data, initial, devices.front(), maker, options);
+  for (const int device : devices)
+    if (const auto reason = resident_unavailable(device)) throw UnsupportedError("cuda-resident: " + *reason);
+  require_data_for(workload, data, "cuda-resident");
+  try {
+    if (!options.ranks_share_devices) enable_peer_access(devices);
+  } catch (const UnsupportedError& error) {
+    throw UnsupportedError(std::string("cuda-resident: ") + error.what());
+  }
+  std::optional<Program> program;
+  std::vector<RankedTrainer::Rank> all;
+  std::vector<ResidentTrainer*> trainers;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int device = devices[static_cast<std::size_t>(rank)];
+    use_device(device);
+    const Limits limits{.sm_count = device_attribute(cudaDevAttrMultiProcessorCount, device),
+                        .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
+    if (!program) {
+      const RankPlan plan = make_rank_plan(workload, precision, limits);
+      program = Program(plan, maker.make(plan, precision));
+    }
+    // This loads the kernel onto the device, too: a launch that did so might wait for one that waits for it.
+    const auto on_device = static_cast<int>(std::count(devices.begin(), devices.end(), device));
+    if (const auto problem = not_resident(*program, limits.sm_count, on_device))
+      throw UnsupportedError(*problem);
+    auto trainer = std::make_unique<ResidentTrainer>(workload.of_a_rank(), precision, data, initial, *program,
+                                                     options, RankOf{.rank = rank, .ranks = ranks});
+    trainers.push_back(trainer.get());
+    all.push_back({.device = device, .trainer = std::move(trainer)});
+  }
+  for (ResidentTrainer* trainer : trainers) trainer->find_peers(trainers);
+  return std::make_unique<RankedTrainer>(std::move(all), LaunchPace{kFirstLaunch, kMostSteps});
 }
 
 }  // namespace headroom

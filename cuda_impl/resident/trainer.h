@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "core/dataset_view.h"
 #include "core/parameters.h"
@@ -12,7 +13,7 @@
 #include "core/workload.h"
 #include "jit/ready_kernel.h"
 #include "resident/block_plan.h"
-#include "resident/column_plan.h"
+#include "resident/column_peers.h"
 #include "resident/patch_plan.h"
 #include "resident/sharing.h"
 #include "resident/slice_plan.h"
@@ -22,7 +23,7 @@ namespace headroom {
 
 namespace resident {
 
-using AnyPlan = std::variant<BlockPlan, SlicePlan, SlotPlan, PatchPlan, ColumnPlan>;
+using AnyPlan = std::variant<BlockPlan, SlicePlan, SlotPlan, PatchPlan, ColumnPlan, RankPlan>;
 
 /// A kernel that trains what one plan, or several, say.
 struct PlanKernel {
@@ -58,6 +59,10 @@ struct ResidentOptions {
   resident::PlanForm plan_form = resident::PlanForm::kChosen;
   double wait_seconds = 2;  ///< longest wait for other thread blocks; a longer one fails the training
   int lost_exchange = -1;   ///< an exchange that waits for more than is ever sent
+  int absent_rank = -1;     ///< one of several devices that launches nothing
+  /// Ranks may be on one device, as far as all their thread blocks fit there at once. Their launches are not cooperative, as such launches
+  /// of one device need not run beside each other.
+  bool ranks_share_devices = false;
 };
 
 namespace resident {
@@ -72,6 +77,15 @@ std::string offer_plans(const Workload& workload, Precision precision, const Lim
 /// whose thread blocks can all be resident. compiled/compiled.h has a maker that compiles.
 std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial, int device,
+                                               const resident::KernelMaker& maker,
+                                               const ResidentOptions& options = {});
+
+/// The same on as many devices of one host as the workload has, a rank each (core/workload.h): columns alone train on several, on 2, 4 or
+/// 8. All ranks keep the same bits, which is checked whenever parameters are read. Throws UnsupportedError also where a device cannot
+/// reach another's memory, and std::invalid_argument for another number of devices.
+std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
+                                               const DatasetView& data, const Parameters& initial,
+                                               const std::vector<int>& devices,
                                                const resident::KernelMaker& maker,
                                                const ResidentOptions& options = {});
 

@@ -42,11 +42,17 @@ double PersistentTrainer::seconds_so_far() {
   return seconds_between(begin_, end_);
 }
 
-void PersistentTrainer::check_status() {
+std::optional<std::string> PersistentTrainer::given_up() const {
   std::uint32_t status = 0;
   status_.copy_to({&status, 1});
-  if (status == 0) return;
-  failure_ = describe_status(status);
+  if (status == 0) return std::nullopt;
+  return describe_status(status);
+}
+
+void PersistentTrainer::check_status() {
+  const auto reason = given_up();
+  if (!reason) return;
+  failure_ = *reason;
   throw std::runtime_error(failure_);
 }
 

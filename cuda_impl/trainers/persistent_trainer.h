@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,10 @@ class PersistentTrainer : public Trainer {
   DeviceBuffer<std::uint32_t> status_;  ///< one word: 0, or where a wait ran out
 
  private:
+  friend class RankedTrainer;
   double seconds_so_far();
+  /// What a wait that ran out has left, in words.
+  std::optional<std::string> given_up() const;
   void check_status();
 
   Event begin_, end_;

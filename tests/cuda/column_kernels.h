@@ -63,6 +63,18 @@ inline constexpr const char* kHalves[] = {"mlp-784x256x256x256x10-b64",
                                           "mlp-784x128x128x128x10-b64-adam",
                                           "mlp-784x128x128x128x128x128x128x128x10-b48"};
 
+/// On several devices: one, two and three hidden layers of 16 and 8 members, four clusters, sums that are kept and targets, four devices
+/// with slots; and of full size.
+inline constexpr const char* kSmallRanks[] = {"mlp-33x136x5-b17-g2",
+                                              "mlp-33x136x17x5-b32-g2",
+                                              "mlp-33x24x17x128x5-b17-g2",
+                                              "mlp-231x24x17x9x5-b17-g2",
+                                              "mlp-33x24x17x9x6x5-b17-gelu-mse-g2",
+                                              "mlp-33x24x17x5-b17-adam-g4"};
+inline constexpr const char* kRanks[] = {"mlp-784x128x128x128x10-b32-g2", "mlp-784x256x256x256x10-b32-g2",
+                                         "mlp-17x64x64x6-b32-tanh-mse-adam-g2",
+                                         "mlp-784x128x128x128x10-b32-adam-g2", "mlp-784x256x10-b31-g2"};
+
 struct Cell {
   const char* name;
   Precision precision;

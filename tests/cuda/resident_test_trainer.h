@@ -3,7 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "device/device.h"
 #include "resident/trainer.h"
 #ifdef HEADROOM_EMULATED
 namespace headroom::emulated {
@@ -26,6 +28,23 @@ inline std::unique_ptr<Trainer> make_resident_test_trainer(const Workload& workl
   return make_resident_trainer(workload, precision, data, initial, 0, emulated::resident_kernels(), options);
 #else
   return make_resident_trainer(workload, precision, data, initial, 0, folder_of_kept_kernels(), options);
+#endif
+}
+
+/// By the first of the devices, or all ranks by one where there are fewer.
+inline std::unique_ptr<Trainer> make_ranked_test_trainer(const Workload& workload, Precision precision,
+                                                         const DatasetView& data, const Parameters& initial,
+                                                         ResidentOptions options) {
+  std::vector<int> devices;
+  options.ranks_share_devices = device_missing(workload.devices - 1).has_value();
+  for (int device = 0; device < workload.devices; ++device)
+    devices.push_back(options.ranks_share_devices ? 0 : device);
+#ifdef HEADROOM_EMULATED
+  return make_resident_trainer(workload, precision, data, initial, devices, emulated::resident_kernels(),
+                               options);
+#else
+  return make_resident_trainer(workload, precision, data, initial, devices, folder_of_kept_kernels(),
+                               options);
 #endif
 }
 

@@ -21,6 +21,7 @@ std::span<const KernelInstance> bf16_instances();
 std::span<const KernelInstance> column_instances();
 std::span<const KernelInstance> column_rules_instances();
 std::span<const KernelInstance> column_halves_instances();
+std::span<const KernelInstance> column_ranks_instances();
 std::span<const KernelInstance> slot_instances();
 
 }  // namespace headroom::emulated

@@ -56,6 +56,7 @@ void run(const Shape& shape, const std::function<void()>& thread) {
   const Launch launch{shape, thread};
   run({&launch, 1});
 }
+void run_beside(std::span<const Launch> launches) { the_scheduler.run_beside(launches); }
 void seed_schedule(std::uint64_t seed) { the_scheduler.seed(seed); }
 
 const Place& place() { return running().place; }

@@ -52,6 +52,8 @@ struct Launch {
 /// Runs them one after the other; returns when all are done. Throws Fault.
 void run(std::span<const Launch> launches);
 void run(const Shape& shape, const std::function<void()>& thread);
+/// Runs them beside each other, as on a GPU each; all of their blocks are there at once.
+void run_beside(std::span<const Launch> launches);
 
 /// Seeds what is drawn from here on; run() adds to it.
 void seed_schedule(std::uint64_t seed);

@@ -287,6 +287,25 @@ TEST(EmulatedMachine, ALaunchBeginsWhenAllBlocksOfTheOneBeforeHaveLetIt) {
 }
 
 /// A kernel gives up a wait after some hundred polls. So few are enough here only if a lane that polls sleeps in between.
+/// Each waits for what the other has stored.
+TEST(EmulatedMachine, LaunchesBesideEachOtherMayWaitForEachOther) {
+  constexpr Shape one = {.blocks = 2, .threads = 32, .cluster = 1, .cooperative = true, .shared_bytes = 0};
+  std::array<std::uint32_t, 2> words{};
+  const auto waits = [&](std::size_t mine) {
+    if (place().block == 0 && place().thread == 0) {
+      words[mine] = 1;
+      stored(&words[mine]);
+    }
+    do polled(&words[1 - mine]);
+    while (words[1 - mine] == 0);
+  };
+  const std::array<Launch, 2> both{Launch{one, [&] { waits(0); }}, Launch{one, [&] { waits(1); }}};
+  EXPECT_NO_THROW(run_beside(both));
+  EXPECT_EQ(words, (std::array<std::uint32_t, 2>{1, 1}));
+  words = {};
+  EXPECT_THROW(run(both), Fault);
+}
+
 TEST(EmulatedMachine, PollsFewTimesHoweverManyPlacesWereReadBefore) {
   constexpr int kRounds = 2000;
   for (const std::size_t before : {0, 50, 64, 100, 1000}) {

@@ -5,7 +5,7 @@
 
 #include "kernel_instance.h"
 #include "resident/block_arguments.h"
-#include "resident/column_arguments.h"
+#include "resident/column_peers.h"
 #include "resident/compiled/requests.h"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
@@ -22,7 +22,7 @@ namespace {
 struct AnyArguments {
   alignas(16) unsigned char bytes[std::max(
       {sizeof(resident::SliceArguments), sizeof(resident::PatchArguments), sizeof(resident::BlockArguments),
-       sizeof(resident::ColumnArguments), sizeof(resident::SlotArguments)})];
+       sizeof(resident::ColumnArguments), sizeof(resident::SlotArguments), sizeof(resident::RankArguments)})];
 };
 static_assert(alignof(resident::ColumnArguments) <= 16);
 static_assert(alignof(resident::SliceArguments) <= 16 && alignof(resident::PatchArguments) <= 16 &&
@@ -41,7 +41,7 @@ class Maker : public resident::KernelMaker {
     const std::string name = short_name(request_of(plan, precision, resident::PlanForm::kArgument).kernel);
     for (const auto& instances :
          {fp32_instances(), tf32_instances(), fp16_instances(), bf16_instances(), column_instances(),
-          column_rules_instances(), column_halves_instances(), slot_instances()})
+          column_rules_instances(), column_halves_instances(), column_ranks_instances(), slot_instances()})
       for (const KernelInstance& instance : instances)
         if (instance.name == name)
           return {{.function = instance.function,

@@ -1,5 +1,8 @@
 // The part of the CUDA runtime that trainers and their tests call, on the machine that the CPU plays. Streams are always
 // done; events are stamped with the machine's own time. Threads may launch beside each other: the machine takes them in turn.
+//
+// There are several such GPUs, with one memory. A cooperative launch on one that may reach its peers' memory is put off until the host
+// waits for something or gives that GPU more to do: launches on the others that it may wait for run beside it.
 #include "runtime.h"
 
 #include <cuda.h>
@@ -94,7 +97,8 @@ bool fits(const Shape& shape) {
              : shape.shared_bytes <= kSharedBytesOfBlock;
 }
 
-cudaError_t run_kernels(std::span<const Launch> all) {
+/// One after the other, or all beside each other.
+cudaError_t run_kernels(std::span<const Launch> all, bool beside) {
   for (const Launch& launch : all)
     if (!fits(launch.shape)) return remember(cudaErrorCooperativeLaunchTooLarge);
   static std::mutex machine;
@@ -102,7 +106,10 @@ cudaError_t run_kernels(std::span<const Launch> all) {
   static std::uint64_t runs = 0;
   seed_schedule(first_seed() + runs++);
   try {
-    run(all);
+    if (beside)
+      run_beside(all);
+    else
+      run(all);
   } catch (const Fault& fault) {
     std::fprintf(stderr, "HEADROOM_EMULATED_SEED=%llu, launch %llu: %s\n",
                  static_cast<unsigned long long>(first_seed()), static_cast<unsigned long long>(runs),
@@ -112,16 +119,39 @@ cudaError_t run_kernels(std::span<const Launch> all) {
   return cudaSuccess;
 }
 
-cudaError_t run_all(const Launches& all) {
+cudaError_t run_all(const Launches& all, bool beside = false) {
   for (auto begin = all.begin(); begin != all.end();) {
     if (is_for_host(*begin)) {
       begin++->thread();
       continue;
     }
     const auto end = std::find_if(begin, all.end(), is_for_host);
-    if (const cudaError_t code = run_kernels({begin, end}); code != cudaSuccess) return code;
+    if (const cudaError_t code = run_kernels({begin, end}, beside); code != cudaSuccess) return code;
     begin = end;
   }
+  return cudaSuccess;
+}
+
+constexpr int kDevices = 4;
+thread_local int current_device = 0;
+bool reaches_peers[kDevices] = {};
+/// Launches that are put off, at most one of each device.
+struct PutOffLaunch {
+  int device;
+  Launch launch;
+};
+std::vector<PutOffLaunch> put_off;
+
+cudaError_t run_put_off() {
+  if (put_off.empty()) return cudaSuccess;
+  Launches all;
+  for (PutOffLaunch& one : std::exchange(put_off, {})) all.push_back(std::move(one.launch));
+  return run_all(all, true);
+}
+/// Before this device has more to do.
+cudaError_t run_put_off_here() {
+  for (const PutOffLaunch& one : put_off)
+    if (one.device == current_device) return run_put_off();
   return cudaSuccess;
 }
 
@@ -165,7 +195,12 @@ cudaError_t outside_of_captures() {
 
 cudaError_t launch_thread(const cudaLaunchConfig_t& config, std::function<void()> thread) {
   Launch launch{shape_of(config), std::move(thread)};
-  if (captured == nullptr) return run_all({std::move(launch)});
+  if (captured == nullptr) {
+    if (const cudaError_t code = run_put_off_here(); code != cudaSuccess) return code;
+    if (!launch.shape.cooperative || !reaches_peers[current_device]) return run_all({std::move(launch)});
+    put_off.push_back({current_device, std::move(launch)});
+    return cudaSuccess;
+  }
   captured->push_back(std::move(launch));
   return cudaSuccess;
 }
@@ -192,9 +227,18 @@ const char* cudaGetErrorName(cudaError_t code) {
 }
 cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
-cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) { return *count = emulated::kDevices, cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) { return *device = emulated::current_device, cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= emulated::kDevices) return emulated::remember(cudaErrorInvalidDevice);
+  return emulated::current_device = device, cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  return *can = device != peer, cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
+  return emulated::reaches_peers[emulated::current_device] = true, cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "a GPU that the CPU plays");
@@ -258,6 +302,7 @@ cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
 cudaError_t cudaFreeHost(void* pointer) { return std::free(pointer), cudaSuccess; }
 cudaError_t cudaMemset(void* pointer, int byte, size_t bytes) {
   if (emulated::outside_of_captures() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
+  if (const cudaError_t code = emulated::run_put_off_here(); code != cudaSuccess) return code;
   return std::memset(pointer, byte, bytes), cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* pointer, int byte, size_t bytes, cudaStream_t) {
@@ -265,6 +310,7 @@ cudaError_t cudaMemsetAsync(void* pointer, int byte, size_t bytes, cudaStream_t)
 }
 cudaError_t cudaMemcpy(void* destination, const void* source, size_t bytes, cudaMemcpyKind) {
   if (emulated::outside_of_captures() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
+  if (const cudaError_t code = emulated::run_put_off(); code != cudaSuccess) return code;
   return std::memcpy(destination, source, bytes), cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
@@ -296,8 +342,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return *stream = nullptr, cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return emulated::run_put_off(); }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return emulated::run_put_off(); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
   emulated::captured = new emulated::Launches;
@@ -328,8 +374,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return delete reinterpret_cast<std::uint64_t*>(event), cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  const cudaError_t code = emulated::run_put_off();
   *reinterpret_cast<std::uint64_t*>(event) = emulated::nanoseconds();
-  return cudaSuccess;
+  return code;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }

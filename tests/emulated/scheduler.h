@@ -166,6 +166,7 @@ class Scheduler {
  public:
   void seed(std::uint64_t seed) { random_.seed(seed); }
   void run(std::span<const Launch> launches);
+  void run_beside(std::span<const Launch> launches);
   std::uint64_t nanoseconds() const { return nanoseconds_; }
   bool draw(unsigned one_in) { return random_() % one_in == 0; }
 
@@ -200,6 +201,7 @@ class Scheduler {
     std::uint64_t sleep;
   };
 
+  std::vector<Progress> begin(std::span<const Launch> launches);
   void leave();
   void sleep();
   void end(Lane& lane);

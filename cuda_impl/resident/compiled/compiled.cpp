@@ -60,7 +60,8 @@ class Maker : public KernelMaker {
       return kernel;
     } catch (const jit::CompileError& error) {
       // Where constants are the only form, some plans spill, and another one may not.
-      if (std::holds_alternative<ColumnPlan>(plan) || std::holds_alternative<SlotPlan>(plan))
+      if (std::holds_alternative<ColumnPlan>(plan) || std::holds_alternative<RankPlan>(plan) ||
+          std::holds_alternative<SlotPlan>(plan))
         throw UnsupportedError(error.what());
       throw;
     }
@@ -85,17 +86,33 @@ class Listener : public KernelMaker {
 
 }  // namespace
 
+namespace {
+
+/// Without a GPU that can run it: make_resident_trainer() says why.
+jit::Architecture architecture_of(int device) {
+  if (resident_unavailable(device)) return {};
+  const DeviceInfo info = device_info(device);
+  return {.major = info.compute_major, .minor = info.compute_minor};
+}
+
+}  // namespace
+
 std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial, int device,
                                                const std::string& cache_folder,
                                                const ResidentOptions& options) {
-  jit::Architecture architecture;
-  if (!resident_unavailable(device)) {  // else make_resident_trainer() says why
-    const DeviceInfo info = device_info(device);
-    architecture = {.major = info.compute_major, .minor = info.compute_minor};
-  }
   return make_resident_trainer(workload, precision, data, initial, device,
-                               Maker(architecture, cache_folder, options.plan_form), options);
+                               Maker(architecture_of(device), cache_folder, options.plan_form), options);
+}
+
+std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
+                                               const DatasetView& data, const Parameters& initial,
+                                               const std::vector<int>& devices,
+                                               const std::string& cache_folder,
+                                               const ResidentOptions& options) {
+  return make_resident_trainer(workload, precision, data, initial, devices,
+                               Maker(architecture_of(devices.front()), cache_folder, options.plan_form),
+                               options);
 }
 
 jit::Cubin compile_resident(const Workload& workload, Precision precision, const Limits& limits,

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/dataset_view.h"
 #include "core/parameters.h"
@@ -20,6 +21,13 @@ namespace headroom {
 /// `cache_folder`: where compiled code is kept; empty for nowhere.
 std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial, int device,
+                                               const std::string& cache_folder = {},
+                                               const ResidentOptions& options = {});
+
+/// The same on several devices of one host, a rank each: see resident/trainer.h.
+std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
+                                               const DatasetView& data, const Parameters& initial,
+                                               const std::vector<int>& devices,
                                                const std::string& cache_folder = {},
                                                const ResidentOptions& options = {});
 

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "resident/block_arguments.h"
-#include "resident/column_arguments.h"
+#include "resident/column_peers.h"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
 #include "resident/slice_slots.h"
@@ -130,7 +130,7 @@ jit::Request request(const PatchPlan&, Precision precision, PlanForm) {
   return request;
 }
 
-jit::Request request(const ColumnPlan& plan, Precision precision, PlanForm) {
+jit::Request column_request(const ColumnPlan& plan, Precision precision, int ranks) {
   const ColumnShape& shape = plan.shape;
   std::string numbers;
   for (const int value :
@@ -140,11 +140,12 @@ jit::Request request(const ColumnPlan& plan, Precision precision, PlanForm) {
   jit::Request request;
   request.headers = {"resident/column_step.cuh"};
   request.kernel = ours("column_steps<") + ours("ColumnStep<") + ours(format_of(precision)) + ", " +
-                   ours("ColumnShape{") + numbers + "}>>";
-  request.name = "cuda-resident columns, " + described(precision, shape.hidden + 1, plan.batch);
+                   ours("ColumnShape{") + numbers + (ranks > 1 ? "}, " + number(ranks) + ">>" : "}>>");
+  request.name = "cuda-resident columns, " + described(precision, shape.hidden + 1, plan.batch) +
+                 (ranks > 1 ? ", " + number(ranks) + " devices" : "");
   request.constants = {{"COLUMN_PLAN", jit::as_words(plan)}};
-  request.argument_type = ours("ColumnArguments");
-  request.argument_bytes = sizeof(ColumnArguments);
+  request.argument_type = ours(ranks > 1 ? "RankArguments" : "ColumnArguments");
+  request.argument_bytes = ranks > 1 ? sizeof(RankArguments) : sizeof(ColumnArguments);
   // Exact quotients and roots, and subnormal ones, are most of Adam's update; these are good to two units in the last place. A gradient
   // of less than 1e-38 is nothing beside its epsilon.
   if (shape.slots > 0 || shape.activation != static_cast<int>(Activation::kRelu) ||
@@ -152,9 +153,16 @@ jit::Request request(const ColumnPlan& plan, Precision precision, PlanForm) {
     request.options = {"--prec-div=false", "--prec-sqrt=false", "--ftz=true"};
     request.most_local_bytes = 128;  // GELU at 256 columns; with Adam alone 8 there in fp16
   }
-  if (shape.halves > 1)
+  if (shape.halves > 1 || ranks > 1)
     request.most_local_bytes = 128;  // at 256 columns, most of it addresses, which stay for the whole launch
   return request;
+}
+
+jit::Request request(const ColumnPlan& plan, Precision precision, PlanForm) {
+  return column_request(plan, precision, 1);
+}
+jit::Request request(const RankPlan& plan, Precision precision, PlanForm) {
+  return column_request(plan.columns, precision, plan.ranks);
 }
 
 jit::Request request(const SlotPlan& plan, Precision precision, PlanForm) {
@@ -183,6 +191,7 @@ int threads(const BlockPlan&, Precision) { return kBlockStepThreads; }
 int threads(const PatchPlan&, Precision) { return kThreads; }
 int threads(const SlicePlan& plan, Precision precision) { return slice_threads(plan, precision); }
 int threads(const ColumnPlan&, Precision) { return kColumnThreads; }
+int threads(const RankPlan&, Precision) { return kColumnThreads; }
 int threads(const SlotPlan& plan, Precision) { return plan.threads; }
 
 }  // namespace
