@@ -1,21 +1,26 @@
-"""The rows on several devices on two GPUs: the joined batch, steps in any order, a rank that is lost.
+"""The rows on several devices on GPUs: the joined batch, steps in any order, a rank that is lost.
 
-Skipped where there are fewer.
+On one GPU two ranks share it, with gloo between them, as NCCL refuses that; and one rank has NCCL for itself,
+which is captured as on several. The rest is skipped where there are fewer than two.
 """
 
+import dataclasses
 import os
 import signal
 
 import numpy as np
 import pytest
-from test_several_devices import assert_all_gone, children_of
+from test_several_devices import assert_all_gone, assert_trains_the_joined_batch, children_of
 from worker_process import Worker, jax_python, problems_of_a_fresh_seed, relative_error
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from headroom_protocol.server import Arguments, WorkerError, read_request  # noqa: E402
 from headroom_worker.backends import no_compiler_reason  # noqa: E402
+from headroom_worker.ranks import RankedTrainer  # noqa: E402
 
-pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
 
 # Against plain double precision, so what the precision itself costs is part of the error.
 BOUNDS = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 1e-2, "bf16": 8e-2}
@@ -26,6 +31,47 @@ def worker(tmp_path_factory):
     worker = Worker(tmp_path_factory.mktemp("worker") / "log", device=0, sees_cuda=True)
     yield worker
     assert worker.end() == 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_ddp_of_two_ranks_that_share_a_gpu_trains_the_joined_batch(tmp_path, precision):
+    (joined,) = problems_of_a_fresh_seed(tmp_path, 1)
+    request = read_request(Arguments(on_two_devices(joined, precision=precision), "request"))
+    request = dataclasses.replace(request, device_indices=(0, 0))
+    trainer = RankedTrainer(request, "headroom_worker.pytorch_ddp", {}, least_training_seconds=2.0)
+    ids = trainer.process_ids()
+    assert_trains_the_joined_batch(trainer, joined, BOUNDS[precision])
+    assert trainer.peak_device_bytes() > joined.parameters.nbytes
+    os.kill(ids[1], signal.SIGSTOP if precision == "fp32" else signal.SIGKILL)
+    with pytest.raises(WorkerError, match="gave no answer|was ended by signal 9"):
+        trainer.train(8, 10)
+    assert_all_gone(ids)
+
+
+ONE_RANK = {
+    "pytorch-ddp": ("headroom_worker.pytorch_ddp", {}),
+    "pytorch-ddp-graph": ("headroom_worker.pytorch_ddp_graph", {}),
+    "grouped": ("headroom_worker.several_devices_trials", {"kind": "graph", "grouped": True}),
+    "one all-reduce": ("headroom_worker.several_devices_trials", {"kind": "graph"}),
+}
+
+
+@pytest.mark.parametrize("row", ONE_RANK)
+def test_one_rank_with_nccl_trains_what_one_device_does(tmp_path, row):
+    (problem,) = problems_of_a_fresh_seed(tmp_path, 1)
+    request = dataclasses.replace(read_request(Arguments(problem.request(), "request")), device_indices=(0,))
+    module, options = ONE_RANK[row]
+    trainer = RankedTrainer(request, module, options)
+    assert "NCCL" in trainer.note
+    assert_trains_the_joined_batch(trainer, problem, BOUNDS["fp32"])
+    states = []
+    for ranges in ([(5, 37)], [(step, 1) for step in range(5, 42)]):
+        trainer.set_state(problem.parameters)
+        for first, count in ranges:
+            trainer.train(first, count)
+        states.append(trainer.state())
+    assert np.array_equal(states[0], states[1])
+    trainer.close()
 
 
 def on_two_devices(joined, **changes) -> dict:
@@ -61,6 +107,7 @@ def assert_any_steps_are_the_same_together_and_one_by_one(worker, joined):
         assert not np.array_equal(states[0], joined.parameters)
 
 
+@two_gpus
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("backend", ["pytorch-ddp", "pytorch-ddp-graph"])
 def test_the_joined_batch_is_trained(worker, tmp_path, precision, backend):
@@ -69,6 +116,7 @@ def test_the_joined_batch_is_trained(worker, tmp_path, precision, backend):
     assert_any_steps_are_the_same_together_and_one_by_one(worker, problems[0])
 
 
+@two_gpus
 @pytest.mark.long
 @pytest.mark.skipif(no_compiler_reason() is not None, reason=str(no_compiler_reason()))
 def test_the_compiled_row_trains_the_joined_batch(worker, tmp_path):
@@ -77,6 +125,7 @@ def test_the_compiled_row_trains_the_joined_batch(worker, tmp_path):
     assert_any_steps_are_the_same_together_and_one_by_one(worker, problems[0])
 
 
+@two_gpus
 @pytest.mark.skipif(jax_python() is None, reason="JAX is not installed: HEADROOM_JAX_PYTHON names no Python")
 def test_a_scan_trains_the_joined_batch(tmp_path):
     worker = Worker(tmp_path / "log", device=0, sees_cuda=True, module="headroom_jax", python=jax_python())
@@ -86,6 +135,7 @@ def test_a_scan_trains_the_joined_batch(tmp_path):
     assert worker.end() == 0
 
 
+@two_gpus
 def test_a_rank_that_is_killed_costs_one_answer(worker, tmp_path):
     (joined,) = problems_of_a_fresh_seed(tmp_path, 1)
     worker.ok("prepare", **on_two_devices(joined, backend="pytorch-ddp-graph"))

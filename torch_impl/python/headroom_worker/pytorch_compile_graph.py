@@ -6,9 +6,6 @@ state on, and the last one of a graph copies it back. In 16 bits the state holds
 16-bit copies that autocast would make of them in each step: the update makes the next step's, and the
 arithmetic stays autocast's. Adam's bias corrections are made for all steps of a graph at its head: Inductor
 would put them into every kernel that updates, for each element.
-
-On several devices the function holds the all-reduce of the gradients too, which is one of PyTorch's
-functional collectives, and NCCL's kernels become nodes of the graph.
 """
 
 import itertools
@@ -138,12 +135,6 @@ def flattened(masters: Tensors, copies: Tensors, slots: list[Tensors]) -> Tensor
 def make_trainer(request: TrainerRequest, device: torch.device, **options) -> CompiledGraphTrainer:
     if request.devices == 1:
         return CompiledGraphTrainer(request, device, **options)
-    from headroom_worker.several_devices import communication_note, means_in_a_graph
+    from headroom_worker.compiled_on_several_devices import CompiledOnSeveralDevices
 
-    class OnSeveralDevices(CompiledGraphTrainer):
-        def joined(self, gradients: Tensors) -> Tensors:
-            return means_in_a_graph(gradients)
-
-    trainer = OnSeveralDevices(request, device, **options)
-    trainer.note = f"{communication_note(device)}, {trainer.note}"
-    return trainer
+    return CompiledOnSeveralDevices(request, device, **options)

@@ -18,7 +18,7 @@ class DdpTrainer(EagerTrainer):
         super().__init__(request, device)
         options = DDP_OPTIONS | options
         self.network = distributed(self.network, device, options)
-        self.note = ", ".join(filter(None, (ddp_note(device, options), self.note)))
+        self.note = ", ".join(filter(None, (ddp_note(options), self.note)))
 
 
 def make_trainer(request: TrainerRequest, device: torch.device, **options) -> DdpTrainer:

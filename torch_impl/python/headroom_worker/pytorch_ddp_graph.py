@@ -27,7 +27,7 @@ class GraphedDdpTrainer(GraphedEagerTrainer):
     ):
         self.options = DDP_OPTIONS | options
         super().__init__(request, device, steps_per_graph)
-        self.note = f"{ddp_note(device, self.options)}, {self.note}"
+        self.note = f"{ddp_note(self.options)}, {self.note}"
 
     def prepare_step(self) -> None:
         super().prepare_step()

@@ -289,8 +289,8 @@ class Rank:
     def train(self, first_step: int, count: int) -> Timing:
         import torch.distributed
 
-        on_gpu = self._device.type == "cuda"
-        torch.distributed.barrier(device_ids=[self._device.index] if on_gpu else None)
+        by_nccl = torch.distributed.get_backend() == "nccl"
+        torch.distributed.barrier(device_ids=[self._device.index] if by_nccl else None)
         return self._trainer.train(first_step, count)
 
     def losses(self, first_step: int, count: int) -> np.ndarray:
@@ -313,23 +313,26 @@ class Rank:
 
 
 def join_ranks(place: Place, devices: tuple[int, ...]):
-    """Makes this process one of the ranks, and its torch.device the current one; returns that."""
+    """Makes this process one of the ranks, and its torch.device the current one; returns that.
+
+    By NCCL, which refuses ranks that share a device: these, for tests on one GPU, meet by gloo.
+    """
     import torch
     import torch.distributed
 
-    on_gpu = bool(devices)
+    on_gpu, by_nccl = bool(devices), 0 < len(devices) == len(set(devices))
     device = torch.device("cuda", devices[place.rank]) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    else:
+    if not by_nccl:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.distributed.init_process_group(
-        "nccl" if on_gpu else "gloo",
+        "nccl" if by_nccl else "gloo",
         init_method=f"file://{place.meeting}",
         rank=place.rank,
         world_size=place.count,
         timeout=datetime.timedelta(seconds=SETUP_SECONDS),
-        device_id=device if on_gpu else None,
+        device_id=device if by_nccl else None,
     )
     return device
 

@@ -26,34 +26,38 @@ def distributed(network: torch.nn.Module, device: torch.device, options: dict) -
     return wrapped
 
 
-def ddp_note(device: torch.device, options: dict) -> str:
-    return " ".join([communication_note(device), *(name for name, used in options.items() if used)])
+def ddp_note(options: dict) -> str:
+    return " ".join([communication_note(), *(name for name, used in options.items() if used)])
 
 
-def communication_note(device: torch.device) -> str:
+def communication_note() -> str:
     """Which library joins the gradients."""
-    if device.type != "cuda":
+    if not by_nccl():
         return "gloo"
     return "NCCL " + ".".join(map(str, torch.cuda.nccl.version()))
+
+
+def by_nccl() -> bool:
+    return dist.get_backend() == "nccl"
 
 
 def means_in_a_graph(gradients: Tensors) -> Tensors:
     """Over all ranks, by one all-reduce; for torch.compile, which fuses what is around it."""
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    mean = "avg" if flat.is_cuda else "sum"  # gloo has no mean
+    mean = "avg" if by_nccl() else "sum"  # gloo has no mean
     flat = functional_collectives.all_reduce(flat, mean, dist.group.WORLD)
-    return pieces_of(flat if flat.is_cuda else flat / dist.get_world_size(), gradients)
+    return pieces_of(flat if by_nccl() else flat / dist.get_world_size(), gradients)
 
 
 def mean_in_place(values: torch.Tensor) -> None:
-    dist.all_reduce(values, dist.ReduceOp.AVG if values.is_cuda else dist.ReduceOp.SUM)
-    if not values.is_cuda:
+    dist.all_reduce(values, dist.ReduceOp.AVG if by_nccl() else dist.ReduceOp.SUM)
+    if not by_nccl():
         values.div_(dist.get_world_size())
 
 
 def means_in_place(tensors: Tensors) -> None:
     """In one NCCL group, so that no tensor is copied."""
-    if not tensors[0].is_cuda:
+    if not by_nccl():
         for tensor in tensors:
             mean_in_place(tensor)
         return
@@ -64,4 +68,5 @@ def means_in_place(tensors: Tensors) -> None:
 
 def pieces_of(flat: torch.Tensor, like: Tensors) -> Tensors:
     ends = list(itertools.accumulate((tensor.numel() for tensor in like), initial=0))
-    return [flat[begin:end].view_as(tensor) for begin, end, tensor in zip(ends, ends[1:], like, strict=False)]
+    pieces = zip(ends, ends[1:], like, strict=False)
+    return [flat[begin:end].view_as(tensor) for begin, end, tensor in pieces]

@@ -21,7 +21,7 @@ class GraphedAllReduce(GraphedEagerTrainer):
     def __init__(self, request: TrainerRequest, device: torch.device, grouped: bool = False):
         self.grouped = grouped
         super().__init__(request, device)
-        self.note = f"{communication_note(device)}, {self.note}"
+        self.note = f"{communication_note()}, {self.note}"
 
     def step(self, features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         loss, scaled = self.scaled_loss(features, targets)
