@@ -35,33 +35,33 @@ struct OtherActivation {
 
 /// `other`: none or one.
 template <class Format, class Tile, class... Other>
-__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) forward_kernel(
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) forward_kernel(
     Operand<typename Format::Value> inputs /* [batch, in], or [batches * batch, in] with state */,
     const StepState* state, Operand<typename Format::Value> weights /* [out, in] */, std::int64_t in,
     const float* bias /* [padded(out)] */, typename Format::Value* hidden /* [batch, out], or null */,
     float* logits /* [batch, out], or null */, std::int64_t pitch, SplitSums split, Other... other) {
   const std::int64_t batch = inputs.outer, out = weights.outer;
   if (state != nullptr) inputs.data += state->batch * batch * inputs.pitch;
-  const std::int64_t first_row = std::int64_t{blockIdx.x} * Tile::kRows;
-  const std::int64_t first_column = std::int64_t{blockIdx.y} * Tile::kColumns;
-  Forward<Format, Tile>::run_split(
-      inputs, weights, first_row, first_column, in, split, [&](int tile_row, int tile_column, float4 sum) {
-        const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
-        if (row >= batch || column >= out) return;
-        const float4 shift = *reinterpret_cast<const float4*>(bias + column);
-        sum.x += shift.x, sum.y += shift.y, sum.z += shift.z, sum.w += shift.w;
-        if (logits != nullptr) {
-          store_quad(logits + row * pitch + column, sum);
-          return;
-        }
-        if constexpr (sizeof...(other) == 0) {
-          // The comparison is written so that NaN stays NaN and is seen in the loss.
-          sum.x = sum.x < 0 ? 0 : sum.x, sum.y = sum.y < 0 ? 0 : sum.y;
-          sum.z = sum.z < 0 ? 0 : sum.z, sum.w = sum.w < 0 ? 0 : sum.w;
-        }
-        (other.apply(sum, row * pitch + column), ...);
-        store_rounded_quad<Format>(hidden + row * pitch + column, sum);
-      });
+  using P = Forward<Format, Tile>;
+  const std::int64_t first_row = P::first_row(), first_column = P::first_column();
+  P::run_split(inputs, weights, first_row, first_column, in, split,
+               [&](int tile_row, int tile_column, float4 sum) {
+                 const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
+                 if (row >= batch || column >= out) return;
+                 const float4 shift = *reinterpret_cast<const float4*>(bias + column);
+                 sum.x += shift.x, sum.y += shift.y, sum.z += shift.z, sum.w += shift.w;
+                 if (logits != nullptr) {
+                   store_quad(logits + row * pitch + column, sum);
+                   return;
+                 }
+                 if constexpr (sizeof...(other) == 0) {
+                   // The comparison is written so that NaN stays NaN and is seen in the loss.
+                   sum.x = sum.x < 0 ? 0 : sum.x, sum.y = sum.y < 0 ? 0 : sum.y;
+                   sum.z = sum.z < 0 ? 0 : sum.z, sum.w = sum.w < 0 ? 0 : sum.w;
+                 }
+                 (other.apply(sum, row * pitch + column), ...);
+                 store_rounded_quad<Format>(hidden + row * pitch + column, sum);
+               });
 }
 
 template <class Format, class Tile, class... Other>
@@ -70,10 +70,10 @@ void launch(Matrix<const typename Format::Value> inputs, const StepState* state,
             float* logits, std::int64_t batch, std::int64_t pitch, const SplitSums& split, Stream& stream,
             Other... other) {
   using P = Forward<Format, Tile>;
-  const std::int64_t down = tiles(batch, Tile::kRows), across = tiles(weights.rows, Tile::kColumns);
-  const int parts = inner_splits<P>(down * across, weights.columns);
-  const dim3 grid(static_cast<unsigned>(down), static_cast<unsigned>(across), static_cast<unsigned>(parts));
-  launch_product(forward_kernel<Format, Tile, Other...>, grid, P::shared_bytes(weights.columns), stream,
+  const int parts =
+      inner_splits<P>(tiles(batch, Tile::kRows) * tiles(weights.rows, Tile::kColumns), weights.columns);
+  launch_product(forward_kernel<Format, Tile, Other...>, P::grid(batch, weights.rows, parts), Tile::kThreads,
+                 P::shared_bytes(weights.columns), stream,
                  Operand<typename Format::Value>{inputs.data, inputs.pitch, batch}, state,
                  Operand<typename Format::Value>{weights.data, weights.pitch, weights.rows}, weights.columns,
                  bias, hidden, logits, pitch, split, other...);
@@ -93,12 +93,12 @@ void forward(Matrix<const typename Format::Value> inputs, const StepState* state
     launch<Format, decltype(tile)>(inputs, state, weights, bias, hidden, logits, batch, pitch, split, stream,
                                    other...);
   };
-  with_product_tile<Format>(batch, out, with_tile);
+  with_product_tile<Format, Forward>(batch, out, weights.columns, with_tile);
 }
 
 }  // namespace
 
-std::int64_t split_sum_tiles() { return kBlocksPerProcessor * multiprocessors(); }
+std::int64_t split_sum_tiles() { return 2 * multiprocessors(); }
 std::int64_t split_sum_values() {
   // Only products that leave multiprocessors idle are split: at most so many blocks, of the largest tile.
   return split_sum_tiles() * 128 * 128;

@@ -33,29 +33,29 @@ struct OtherActivation {
 
 /// `other`: none or one.
 template <class Format, class Tile, class... Other>
-__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     input_gradient_kernel(Operand<typename Format::Value> gradient /* [batch, out] */,
                           Operand<typename Format::Value> weights /* [out, in] */, std::int64_t out,
                           const typename Format::Value* kept /* [batch, in] */,
                           typename Format::Value* input_gradient /* [batch, in] */, std::int64_t pitch,
                           SplitSums split, Other... other) {
   const std::int64_t batch = gradient.outer, in = weights.outer;
-  const std::int64_t first_row = std::int64_t{blockIdx.x} * Tile::kRows;
-  const std::int64_t first_column = std::int64_t{blockIdx.y} * Tile::kColumns;
-  Backward<Format, Tile>::run_split(
-      gradient, weights, first_row, first_column, out, split, [&](int tile_row, int tile_column, float4 sum) {
-        const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
-        if (row >= batch || column >= in) return;
-        const typename Format::Value* active = kept + row * pitch + column;
-        if constexpr (sizeof...(other) == 0) {
-          if (!(to_float(active[0]) > 0)) sum.x = 0;
-          if (!(to_float(active[1]) > 0)) sum.y = 0;
-          if (!(to_float(active[2]) > 0)) sum.z = 0;
-          if (!(to_float(active[3]) > 0)) sum.w = 0;
-        }
-        (other.pass_back(sum, active), ...);
-        store_rounded_quad<Format>(input_gradient + row * pitch + column, sum);
-      });
+  using P = Backward<Format, Tile>;
+  const std::int64_t first_row = P::first_row(), first_column = P::first_column();
+  P::run_split(gradient, weights, first_row, first_column, out, split,
+               [&](int tile_row, int tile_column, float4 sum) {
+                 const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
+                 if (row >= batch || column >= in) return;
+                 const typename Format::Value* active = kept + row * pitch + column;
+                 if constexpr (sizeof...(other) == 0) {
+                   if (!(to_float(active[0]) > 0)) sum.x = 0;
+                   if (!(to_float(active[1]) > 0)) sum.y = 0;
+                   if (!(to_float(active[2]) > 0)) sum.z = 0;
+                   if (!(to_float(active[3]) > 0)) sum.w = 0;
+                 }
+                 (other.pass_back(sum, active), ...);
+                 store_rounded_quad<Format>(input_gradient + row * pitch + column, sum);
+               });
 }
 
 template <class Format, class Tile, class... Other>
@@ -63,11 +63,11 @@ void launch(Matrix<const typename Format::Value> gradient, Matrix<const typename
             Matrix<const typename Format::Value> kept, Matrix<typename Format::Value> input_gradient,
             const SplitSums& split, Stream& stream, Other... other) {
   using P = Backward<Format, Tile>;
-  const std::int64_t down = tiles(gradient.rows, Tile::kRows),
-                     across = tiles(weights.columns, Tile::kColumns);
-  const int parts = inner_splits<P>(down * across, weights.rows);
-  const dim3 grid(static_cast<unsigned>(down), static_cast<unsigned>(across), static_cast<unsigned>(parts));
-  launch_product(input_gradient_kernel<Format, Tile, Other...>, grid, P::shared_bytes(weights.rows), stream,
+  const int parts = inner_splits<P>(
+      tiles(gradient.rows, Tile::kRows) * tiles(weights.columns, Tile::kColumns), weights.rows);
+  launch_product(input_gradient_kernel<Format, Tile, Other...>,
+                 P::grid(gradient.rows, weights.columns, parts), Tile::kThreads,
+                 P::shared_bytes(weights.rows), stream,
                  Operand<typename Format::Value>{gradient.data, gradient.pitch, gradient.rows},
                  Operand<typename Format::Value>{weights.data, weights.pitch, weights.columns}, weights.rows,
                  kept.data, input_gradient.data, input_gradient.pitch, split, other...);
@@ -85,7 +85,7 @@ void with_slopes(Matrix<const typename Format::Value> gradient, Matrix<const typ
                 weights.columns);
   require_equal("input gradient: rows of the hidden activations against the batch", kept.rows, gradient.rows);
   require_equal("input gradient: rows of the result against the batch", input_gradient.rows, gradient.rows);
-  with_product_tile<Format>(gradient.rows, weights.columns, [&](auto tile) {
+  with_product_tile<Format, Backward>(gradient.rows, weights.columns, weights.rows, [&](auto tile) {
     launch<Format, decltype(tile)>(gradient, weights, kept, input_gradient, split, stream, other...);
   });
 }

@@ -267,6 +267,21 @@ TYPED_TEST_SUITE(LayeredKernels, Formats, FormatNames);
 TYPED_TEST(LayeredKernels, SmallForwardMatchesDoubleOnOddShapes) {
   for (const Shape& shape : kSmallShapes) this->check_forward(shape);
 }
+
+// Just over a tile, and few inner indices: on a GPU of four multiprocessors these take the tiles of large batches.
+const Shape kSmallShapesOverATile[] = {{129, 1, 65}, {130, 3, 129}, {257, 17, 66}, {129, 40, 130}, {300, 9, 10}};
+TYPED_TEST(LayeredKernels, SmallForwardMatchesDoubleJustOverATile) {
+  for (const Shape& shape : kSmallShapesOverATile) this->check_forward(shape);
+}
+TYPED_TEST(LayeredKernels, SmallInputGradientMatchesDoubleJustOverATile) {
+  for (const Shape& shape : kSmallShapesOverATile)
+    this->check_input_gradient({shape.batch, shape.out, shape.in});
+}
+TYPED_TEST(LayeredKernels, SmallWeightGradientOfALargeBatchMatchesDouble) {
+  for (const auto& [batch, in, out] : {Shape{1025, 1, 1}, {1030, 65, 129}, {1055, 9, 130}})
+    this->check_weight_gradient({batch, in, out}, 1);
+  this->check_weight_gradient({1100, 70, 20}, 3);
+}
 TYPED_TEST(LayeredKernels, ForwardMatchesDoubleOnLargeShapes) {
   for (const Shape& shape : kLargeShapes) this->check_forward(shape);
 }
