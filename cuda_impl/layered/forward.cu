@@ -44,24 +44,28 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) forward_kernel(
   if (state != nullptr) inputs.data += state->batch * batch * inputs.pitch;
   using P = Forward<Format, Tile>;
   const std::int64_t first_row = P::first_row(), first_column = P::first_column();
-  P::run_split(inputs, weights, first_row, first_column, in, split,
-               [&](int tile_row, int tile_column, float4 sum) {
-                 const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
-                 if (row >= batch || column >= out) return;
-                 const float4 shift = *reinterpret_cast<const float4*>(bias + column);
-                 sum.x += shift.x, sum.y += shift.y, sum.z += shift.z, sum.w += shift.w;
-                 if (logits != nullptr) {
-                   store_quad(logits + row * pitch + column, sum);
-                   return;
-                 }
-                 if constexpr (sizeof...(other) == 0) {
-                   // The comparison is written so that NaN stays NaN and is seen in the loss.
-                   sum.x = sum.x < 0 ? 0 : sum.x, sum.y = sum.y < 0 ? 0 : sum.y;
-                   sum.z = sum.z < 0 ? 0 : sum.z, sum.w = sum.w < 0 ? 0 : sum.w;
-                 }
-                 (other.apply(sum, row * pitch + column), ...);
-                 store_rounded_quad<Format>(hidden + row * pitch + column, sum);
-               });
+  P::run_split(
+      inputs, weights, first_row, first_column, in, split,
+      [&](int /*tile_row*/, int tile_column) {
+        const std::int64_t column = first_column + tile_column;
+        return column < out ? *reinterpret_cast<const float4*>(bias + column) : float4{};
+      },
+      [&](int tile_row, int tile_column, float4 sum, float4 shift) {
+        const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
+        if (row >= batch || column >= out) return;
+        sum.x += shift.x, sum.y += shift.y, sum.z += shift.z, sum.w += shift.w;
+        if (logits != nullptr) {
+          store_quad(logits + row * pitch + column, sum);
+          return;
+        }
+        if constexpr (sizeof...(other) == 0) {
+          // The comparison is written so that NaN stays NaN and is seen in the loss.
+          sum.x = sum.x < 0 ? 0 : sum.x, sum.y = sum.y < 0 ? 0 : sum.y;
+          sum.z = sum.z < 0 ? 0 : sum.z, sum.w = sum.w < 0 ? 0 : sum.w;
+        }
+        (other.apply(sum, row * pitch + column), ...);
+        store_rounded_quad<Format>(hidden + row * pitch + column, sum);
+      });
 }
 
 template <class Format, class Tile, class... Other>

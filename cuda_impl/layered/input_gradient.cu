@@ -42,20 +42,29 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const std::int64_t batch = gradient.outer, in = weights.outer;
   using P = Backward<Format, Tile>;
   const std::int64_t first_row = P::first_row(), first_column = P::first_column();
-  P::run_split(gradient, weights, first_row, first_column, out, split,
-               [&](int tile_row, int tile_column, float4 sum) {
-                 const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
-                 if (row >= batch || column >= in) return;
-                 const typename Format::Value* active = kept + row * pitch + column;
-                 if constexpr (sizeof...(other) == 0) {
-                   if (!(to_float(active[0]) > 0)) sum.x = 0;
-                   if (!(to_float(active[1]) > 0)) sum.y = 0;
-                   if (!(to_float(active[2]) > 0)) sum.z = 0;
-                   if (!(to_float(active[3]) > 0)) sum.w = 0;
-                 }
-                 (other.pass_back(sum, active), ...);
-                 store_rounded_quad<Format>(input_gradient + row * pitch + column, sum);
-               });
+  using Value = typename Format::Value;
+  struct alignas(4 * sizeof(Value)) Quad {
+    Value value[4];
+  };
+  P::run_split(
+      gradient, weights, first_row, first_column, out, split,
+      [&](int tile_row, int tile_column) {
+        const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
+        return row < batch && column < in ? *reinterpret_cast<const Quad*>(kept + row * pitch + column)
+                                          : Quad{};
+      },
+      [&](int tile_row, int tile_column, float4 sum, const Quad& active) {
+        const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
+        if (row >= batch || column >= in) return;
+        if constexpr (sizeof...(other) == 0) {
+          if (!(to_float(active.value[0]) > 0)) sum.x = 0;
+          if (!(to_float(active.value[1]) > 0)) sum.y = 0;
+          if (!(to_float(active.value[2]) > 0)) sum.z = 0;
+          if (!(to_float(active.value[3]) > 0)) sum.w = 0;
+        }
+        (other.pass_back(sum, active.value), ...);
+        store_rounded_quad<Format>(input_gradient + row * pitch + column, sum);
+      });
 }
 
 template <class Format, class Tile, class... Other>

@@ -37,24 +37,30 @@ template <>
 struct Tiles<Fp32> {
   using Narrow = RingTile<32, 64, 128, 1, 1, 8, 6>;
   using Large = TurnedTile<128, 128>;
-  using Tall = TurnedTile<128, 64>;
+  using Tall = TurnedTile<128, 64, 8, 3>;
 };
 
 inline constexpr double kTallCost = 1.08;  ///< time of a multiply-add in a tall tile, in a large one 1
+
+/// Of a product whose elements are its sums.
+struct Nothing {};
+struct FetchNothing {
+  __device__ Nothing operator()(int /*row*/, int /*column*/) const { return {}; }
+};
 
 template <class Format, class Tile_, Storage kStorageA, Storage kStorageB>
 struct Product {
   using Value = typename Format::Value;
   using T = Tile_;
-  template <class Tile, class = void>
+  template <bool kTurned, class = void>
   struct WalkOf {
-    using Type = RingWalk<Format, Tile, kStorageA, kStorageB>;
+    using Type = RingWalk<Format, T, kStorageA, kStorageB>;
   };
-  template <int kRows, int kColumns>
-  struct WalkOf<TurnedTile<kRows, kColumns>> {
-    using Type = TurnedWalk<TurnedTile<kRows, kColumns>, kStorageA, kStorageB>;
+  template <class Unused>
+  struct WalkOf<true, Unused> {
+    using Type = TurnedWalk<T, kStorageA, kStorageB>;
   };
-  using Walk = typename WalkOf<T>::Type;
+  using Walk = typename WalkOf<T::kTurned>::Type;
   using TileA = typename Walk::TileA;
   static constexpr bool kTensorCores = Format::kTensorCores;
   static constexpr int kInner = Walk::kInner;
@@ -85,47 +91,43 @@ struct Product {
   }
 
   /// Computes the tile at (row_begin, column_begin) over [inner_begin, inner_end). on_slab(slab of A):
-  /// called once a slab by all threads, between its barriers. on_sums(row, column, float4): four
-  /// neighbouring elements of the tile, column a multiple of 4.
-  template <class OnSlab, class OnSums>
+  /// called once a slab by all threads, between its barriers. Of four neighbouring elements of the tile, column a multiple
+  /// of 4: fetch(row, column) returns what is read for them, and on_sums(row, column, float4, what was read) ends them. A
+  /// thread fetches for several quads before it ends the first, so that it waits for memory once.
+  template <class OnSlab, class Fetch, class OnSums>
   __device__ static void run(const Operand<Value>& a, const Operand<Value>& b, std::int64_t row_begin,
                              std::int64_t column_begin, std::int64_t inner_begin, std::int64_t inner_end,
-                             OnSlab&& on_slab, OnSums&& on_sums) {
+                             OnSlab&& on_slab, Fetch&& fetch, OnSums&& on_sums) {
     extern __shared__ __align__(16) unsigned char shared[];
     Walk::run(shared, a, b, row_begin, column_begin, inner_begin, inner_end, on_slab);
     const float* tile = reinterpret_cast<const float*>(shared);
-    for (int quad = static_cast<int>(threadIdx.x); quad < kQuads; quad += T::kThreads) {
-      const int row = quad / kQuadsPerRow;
-      const int column = quad % kQuadsPerRow * 4;
-      float4 total = *reinterpret_cast<const float4*>(tile + row * Walk::kSumPitch + column);
-#pragma unroll
-      for (int part = 1; part < Walk::kSums; ++part)
-        add(total,
-            *reinterpret_cast<const float4*>(tile + (part * T::kRows + row) * Walk::kSumPitch + column));
-      on_sums(row, column, total);
-    }
+    finish(fetch, on_sums, Walk::kSums, [&](int part, int quad) {
+      return *reinterpret_cast<const float4*>(
+          tile + (part * T::kRows + quad / kQuadsPerRow) * Walk::kSumPitch + quad % kQuadsPerRow * 4);
+    });
   }
 
-  /// run() of part blockIdx.z of gridDim.z along the inner index; on_sums is called by the block that arrives
+  /// run() of part blockIdx.z of gridDim.z along the inner index; fetch and on_sums are called by the block that arrives
   /// last, with the sum of all parts.
-  template <class OnSums>
+  template <class Fetch, class OnSums>
   __device__ static void run_split(const Operand<Value>& a, const Operand<Value>& b, std::int64_t row_begin,
                                    std::int64_t column_begin, std::int64_t inner, const SplitSums& split,
-                                   OnSums&& on_sums) {
+                                   Fetch&& fetch, OnSums&& on_sums) {
     const std::int64_t slabs = (inner + kInner - 1) / kInner;
     const std::int64_t part_size = (slabs + gridDim.z - 1) / gridDim.z * kInner;
     const std::int64_t begin = blockIdx.z * part_size;
     const std::int64_t end = begin + part_size < inner ? begin + part_size : inner;
     const auto ignore_slab = [](const Value*) {};
     if (gridDim.z == 1) {
-      run(a, b, row_begin, column_begin, begin, end, ignore_slab, on_sums);
+      run(a, b, row_begin, column_begin, begin, end, ignore_slab, fetch, on_sums);
       return;
     }
     const unsigned tile_index = blockIdx.y * gridDim.x + blockIdx.x;
     float4* parts = reinterpret_cast<float4*>(split.values) + std::int64_t{tile_index} * gridDim.z * kQuads;
-    run(a, b, row_begin, column_begin, begin, end, ignore_slab, [&](int row, int column, float4 sum) {
-      parts[blockIdx.z * kQuads + row * kQuadsPerRow + column / 4] = sum;
-    });
+    run(a, b, row_begin, column_begin, begin, end, ignore_slab, FetchNothing{},
+        [&](int row, int column, float4 sum, Nothing) {
+          parts[blockIdx.z * kQuads + row * kQuadsPerRow + column / 4] = sum;
+        });
 
     // Every thread's stores are visible to the device before this block counts as arrived, and the block that
     // finds all others arrived reads only after that.
@@ -139,17 +141,38 @@ struct Product {
     }
     __syncthreads();
     if (!is_last) return;
-    for (int quad = static_cast<int>(threadIdx.x); quad < kQuads; quad += T::kThreads) {
-      float4 total = __ldcg(parts + quad);
-#pragma unroll 4
-      for (unsigned part = 1; part < gridDim.z; ++part) add(total, __ldcg(parts + part * kQuads + quad));
-      on_sums(quad / kQuadsPerRow, quad % kQuadsPerRow * 4, total);
-    }
+    finish(fetch, on_sums, static_cast<int>(gridDim.z),
+           [&](int part, int quad) { return __ldcg(parts + part * kQuads + quad); });
   }
 
  private:
   static constexpr int kQuadsPerRow = T::kColumns / 4;
   static constexpr int kQuads = T::kRows * kQuadsPerRow;
+  static constexpr int kQuadsAtOnce = Walk::kQuadsAtOnce;
+  static_assert(kQuads % (kQuadsAtOnce * T::kThreads) == 0);
+
+  /// Ends the tile, whose elements are sums of `parts` values of part_of(part, quad).
+  template <class Fetch, class OnSums, class PartOf>
+  __device__ static void finish(Fetch&& fetch, OnSums&& on_sums, int parts, PartOf&& part_of) {
+    for (int first = static_cast<int>(threadIdx.x); first < kQuads; first += kQuadsAtOnce * T::kThreads) {
+      decltype(fetch(0, 0)) fetched[kQuadsAtOnce];
+      float4 sums[kQuadsAtOnce];
+#pragma unroll
+      for (int n = 0; n < kQuadsAtOnce; ++n) {
+        const int quad = first + n * T::kThreads;
+        fetched[n] = fetch(quad / kQuadsPerRow, quad % kQuadsPerRow * 4);
+        sums[n] = part_of(0, quad);
+      }
+      for (int part = 1; part < parts; ++part)
+#pragma unroll
+        for (int n = 0; n < kQuadsAtOnce; ++n) add(sums[n], part_of(part, first + n * T::kThreads));
+#pragma unroll
+      for (int n = 0; n < kQuadsAtOnce; ++n) {
+        const int quad = first + n * T::kThreads;
+        on_sums(quad / kQuadsPerRow, quad % kQuadsPerRow * 4, sums[n], fetched[n]);
+      }
+    }
+  }
 
   __device__ static void add(float4& sum, float4 more) {
     sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;

@@ -20,6 +20,7 @@ struct RingTile {
                        kWarpsDown = kWarpsDown_, kWarpsAcross = kWarpsAcross_, kWarpsInner = kWarpsInner_,
                        kStages = kStages_;
   static constexpr int kThreads = 256;
+  static constexpr bool kTurned = false;
   static constexpr bool kColumnsFirst = false;  ///< Product::grid()
   static constexpr int kBlocks = 2;  ///< of a multiprocessor: while one waits, the other multiplies
   static_assert(kWarpsDown * kWarpsAcross * kWarpsInner * 32 == kThreads);
@@ -43,6 +44,7 @@ struct RingWalk {
   };
   using Warp = typename Choose<Format::kTensorCores>::Warp;
 
+  static constexpr int kQuadsAtOnce = 1;  ///< of a thread, when it ends the tile
   static constexpr int kSums = T::kWarpsInner;  ///< tiles of sums that run() leaves
   // 8 more than the tile, so that the 8-byte stores of a tensor-core fragment meet no bank twice.
   static constexpr int kSumPitch = T::kColumns + 8;

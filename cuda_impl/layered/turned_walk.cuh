@@ -17,16 +17,20 @@
 
 namespace headroom::layered {
 
-/// Of warps of 32 x 64, whose lanes stand 4 x 8. Blocks of a multiprocessor: as many as make 16 warps.
-template <int kRows_, int kColumns_>
+/// Of warps of 64 x 64, whose lanes stand 8 x 4 and have 8 x 16 sums each. Blocks of a multiprocessor: as many as make 8 warps.
+template <int kRows_, int kColumns_, int kLaneColumns_ = 16,
+          int kBlocks_ = 128 * 128 * 2 / (kRows_ * kColumns_), int kInner_ = 16, bool kZigzag_ = false>
 struct TurnedTile {
-  static constexpr int kRows = kRows_, kColumns = kColumns_;
-  static constexpr int kWarpRows = 32, kWarpColumns = 64;
+  static constexpr int kRows = kRows_, kColumns = kColumns_, kBlocks = kBlocks_, kInner = kInner_;
+  static constexpr bool kZigzag = kZigzag_;
+  static constexpr int kLaneRows = 8, kLaneColumns = kLaneColumns_;
+  static constexpr int kLanesAcross = 64 / kLaneColumns, kLanesDown = 32 / kLanesAcross;
+  static constexpr int kWarpRows = kLanesDown * kLaneRows, kWarpColumns = kLanesAcross * kLaneColumns;
   static constexpr int kWarpsAcross = kColumns / kWarpColumns;
   static constexpr int kThreads = 32 * (kRows / kWarpRows) * kWarpsAcross;
-  static constexpr int kBlocks = 512 / kThreads;
   static constexpr bool kColumnsFirst =
       true;  ///< Product::grid(): few columns, so the rows of A are read once
+  static constexpr bool kTurned = true;
   static_assert(kRows % kWarpRows == 0 && kColumns % kWarpColumns == 0);
 };
 
@@ -58,24 +62,25 @@ class TurnedLoader {
                           std::int64_t inner_end)
       : row_(static_cast<int>(threadIdx.x) / kVectorsPerRow),
         column_(static_cast<int>(threadIdx.x) % kVectorsPerRow * 4),
-        outer_left_(static_cast<int>(min(operand.outer - outer_begin, std::int64_t{kOuter})) - row_),
         inner_left_(static_cast<int>(inner_end - inner_begin) - column_),
-        pass_step_(kRowsPerPass * operand.pitch),
-        source_(operand.data + (outer_begin + row_) * operand.pitch + inner_begin + column_) {}
+        source_(operand.data + outer_begin * operand.pitch + inner_begin + column_) {
+    const std::int64_t last = operand.outer - 1 - outer_begin;
+#pragma unroll
+    for (int pass = 0; pass < kPuts; ++pass)
+      offsets_[pass] = static_cast<int>(min(std::int64_t{row_ + pass * kRowsPerPass}, last) * operand.pitch);
+  }
 
   __device__ void fetch(float* /*slab*/) {
+    if (inner_left_ >= 4) {
 #pragma unroll
-    for (int pass = 0; pass < kPuts; ++pass) {
-      values_[pass] = float4{0, 0, 0, 0};
-      if (inner_left_ > 0 && pass * kRowsPerPass < outer_left_)
-        values_[pass] = *reinterpret_cast<const float4*>(source_ + pass * pass_step_);
-    }
-    if (inner_left_ < 4) {
+      for (int pass = 0; pass < kPuts; ++pass)
+        values_[pass] = *reinterpret_cast<const float4*>(source_ + offsets_[pass]);
+    } else {
 #pragma unroll
       for (int pass = 0; pass < kPuts; ++pass) {
-        if (inner_left_ < 2) values_[pass].y = 0;
-        if (inner_left_ < 3) values_[pass].z = 0;
-        values_[pass].w = 0;
+        const float* const from = source_ + offsets_[pass];
+        values_[pass] = {inner_left_ > 0 ? from[0] : 0, inner_left_ > 1 ? from[1] : 0,
+                         inner_left_ > 2 ? from[2] : 0, 0};
       }
     }
     source_ += kInner;
@@ -89,10 +94,11 @@ class TurnedLoader {
   }
 
  private:
-  const int row_, column_, outer_left_;
+  const int row_, column_;
   int inner_left_;
-  const std::int64_t pass_step_;
   const float* source_;
+  int offsets_
+      [kPuts];  // of the thread's rows in a tile; below the matrix of its last row, whose product nobody keeps
   float4 values_[kPuts];
 };
 
@@ -137,14 +143,15 @@ class TurnedLoader<Storage::kOuterContiguous, kOuter, kInner, kThreads> {
 
 template <class T, Storage kStorageA, Storage kStorageB>
 struct TurnedWalk {
-  static constexpr int kInner = 16;
+  static constexpr int kInner = T::kInner;
   using TileA = TurnedSlab<T::kRows, kInner>;
   using TileB = TurnedSlab<T::kColumns, kInner>;
   using LoaderA = TurnedLoader<kStorageA, T::kRows, kInner, T::kThreads>;
   using LoaderB = TurnedLoader<kStorageB, T::kColumns, kInner, T::kThreads>;
-  static constexpr int kLanesAcross = 8, kLanesDown = 4;
-  static constexpr int kLaneRows = T::kWarpRows / kLanesDown, kLaneColumns = T::kWarpColumns / kLanesAcross;
+  static constexpr int kLanesDown = T::kLanesDown, kLanesAcross = T::kLanesAcross, kLaneRows = T::kLaneRows,
+                       kLaneColumns = T::kLaneColumns;
 
+  static constexpr int kQuadsAtOnce = 8;  ///< of a thread, when it ends the tile
   static constexpr int kSums = 1;                    ///< tiles of sums that run() leaves
   static constexpr int kSumPitch = T::kColumns + 4;  ///< four lanes below each other store to different banks
   static constexpr int kStageValues = TileA::kValues + TileB::kValues;
@@ -173,8 +180,13 @@ struct TurnedWalk {
     };
 
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    const int row = warp / T::kWarpsAcross * T::kWarpRows + 4 * (lane / kLanesAcross);
-    const int column = warp % T::kWarpsAcross * T::kWarpColumns + 4 * (lane % kLanesAcross);
+    int lane_row = lane / kLanesAcross, lane_column = lane % kLanesAcross;
+    if constexpr (T::kZigzag) {
+      const int four = (lane & 16) >> 3 | (lane & 1), eight = lane >> 1 & 7;
+      lane_row = kLanesDown == 4 ? four : eight, lane_column = kLanesDown == 4 ? eight : four;
+    }
+    const int row = warp / T::kWarpsAcross * T::kWarpRows + 4 * lane_row;
+    const int column = warp % T::kWarpsAcross * T::kWarpColumns + 4 * lane_column;
     const auto read = [&](Pieces& pieces, const float* stage, int inner) {
       read_line<kLanesDown>(pieces.rows, stage + TileA::at(row, inner));
       read_line<kLanesAcross>(pieces.columns, stage + TileA::kValues + TileB::at(column, inner));
@@ -190,8 +202,8 @@ struct TurnedWalk {
     read(pieces[0], stages, 0);
     float *now = stages, *next = stages + kStageValues;
     const int slabs = static_cast<int>((inner_end - inner_begin + kInner - 1) / kInner);
-    for (int slab = 0; slab < slabs; ++slab) {
-      const bool more = slab + 1 < slabs;
+    for (int left = slabs; left > 0; --left) {
+      const bool more = left > 1;
       if (more) fetch(next);
       on_slab(now);
 #pragma unroll
@@ -199,8 +211,13 @@ struct TurnedWalk {
         if (inner + 1 < kInner) {
           read(pieces[(inner + 1) % 2], now, inner + 1);
           // The second half of a slab: by then what was fetched has come.
-          const int n = inner - (kInner - 1 - kPuts);
-          if (n >= 0 && more) put(next, n);
+          // As late as that is possible at one or two a step.
+          constexpr int kPerStep = kPuts <= kInner / 2 ? 1 : 2, kSteps = (kPuts + kPerStep - 1) / kPerStep;
+          const int first = (inner - (kInner - 1 - kSteps)) * kPerStep;
+          if (first >= 0 && more) {
+            put(next, first);
+            if (kPerStep == 2 && first + 1 < kPuts) put(next, first + 1);
+          }
         } else if (more) {
           machine::copy_async_wait<0>();
           __syncthreads();

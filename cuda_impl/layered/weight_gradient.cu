@@ -49,7 +49,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         for (int sample = 0; sample < P::kInner; ++sample)  // samples past the end are zero
           bias_sum += to_float(slab[P::TileA::at(static_cast<int>(threadIdx.x), sample)]);
       },
-      [&](int tile_row, int tile_column, float4 sum) {
+      FetchNothing{},
+      [&](int tile_row, int tile_column, float4 sum, Nothing) {
         const std::int64_t row = first_output + tile_row, column = first_input + tile_column;
         // Past the L2, where it would push out weights: the update reads it once, later.
         if (row < out && column < in)
