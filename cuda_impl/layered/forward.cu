@@ -20,16 +20,16 @@ template <class Format, class Tile>
 using Forward = Product<Format, Tile, Storage::kInnerContiguous, Storage::kInnerContiguous>;
 
 /// An activation other than ReLU, which the kernel has built in.
-template <class Format>
+template <class Format, class Which>
 struct OtherActivation {
-  Activation activation;
+  Which activation;
   typename Format::Value* sums;  // before the activation [batch, out], or null
 
   /// Of four neighbours, the first of which has place `at` in the matrix.
   __device__ void apply(float4& sum, std::int64_t at) const {
     if (sums != nullptr) store_rounded_quad<Format>(sums + at, sum);
-    sum.x = rules::activated(activation, sum.x), sum.y = rules::activated(activation, sum.y);
-    sum.z = rules::activated(activation, sum.z), sum.w = rules::activated(activation, sum.w);
+    sum.x = rules::activated(activation.value, sum.x), sum.y = rules::activated(activation.value, sum.y);
+    sum.z = rules::activated(activation.value, sum.z), sum.w = rules::activated(activation.value, sum.w);
   }
 };
 
@@ -83,19 +83,28 @@ void launch(Matrix<const typename Format::Value> inputs, const StepState* state,
                  bias, hidden, logits, pitch, split, other...);
 }
 
-template <class Format, class... Other>
+template <class Format, class Other = NoOther>
 void forward(Matrix<const typename Format::Value> inputs, const StepState* state,
              Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
              float* logits, std::int64_t batch, std::int64_t out, std::int64_t pitch, const SplitSums& split,
-             Stream& stream, Other... other) {
+             Stream& stream, Other other = {}) {
   require_equal("forward: inputs of the layer against columns of the weights", inputs.columns,
                 weights.columns);
   require_equal("forward: outputs of the layer against rows of the weights", out, weights.rows);
   require_shape(state != nullptr ? batch > 0 && inputs.rows >= batch : inputs.rows == batch,
                 "forward: rows of the inputs", inputs.rows, batch);
   const auto with_tile = [&](auto tile) {
-    launch<Format, decltype(tile)>(inputs, state, weights, bias, hidden, logits, batch, pitch, split, stream,
-                                   other...);
+    using Tile = decltype(tile);
+    const auto with_other = [&](auto... known) {
+      launch<Format, Tile>(inputs, state, weights, bias, hidden, logits, batch, pitch, split, stream,
+                           known...);
+    };
+    if constexpr (std::is_same_v<Other, NoOther>)
+      with_other();
+    else
+      with_activation<Tile>(other.activation.value, [&](auto which) {
+        with_other(OtherActivation<Format, decltype(which)>{which, other.sums});
+      });
   };
   with_product_tile<Format, Forward>(batch, out, weights.columns, with_tile);
 }
@@ -122,7 +131,7 @@ void forward_activated(Matrix<const typename Format::Value> inputs, const StepSt
                        Matrix<typename Format::Value> hidden, typename Format::Value* sums,
                        const SplitSums& split, Stream& stream) {
   forward<Format>(inputs, state, weights, bias, hidden.data, nullptr, hidden.rows, hidden.columns,
-                  hidden.pitch, split, stream, OtherActivation<Format>{activation, sums});
+                  hidden.pitch, split, stream, OtherActivation<Format, AnyActivation>{{activation}, sums});
 }
 
 template <class Format>

@@ -20,14 +20,15 @@ template <class Format, class Tile>
 using Backward = Product<Format, Tile, Storage::kInnerContiguous, Storage::kOuterContiguous>;
 
 /// An activation other than ReLU, which the kernel has built in.
+template <class Which>
 struct OtherActivation {
-  Activation activation;
+  Which activation;
   template <class Value>
   __device__ void pass_back(float4& sum, const Value* kept) const {
-    sum.x = rules::passed_back(activation, to_float(kept[0]), sum.x);
-    sum.y = rules::passed_back(activation, to_float(kept[1]), sum.y);
-    sum.z = rules::passed_back(activation, to_float(kept[2]), sum.z);
-    sum.w = rules::passed_back(activation, to_float(kept[3]), sum.w);
+    sum.x = rules::passed_back(activation.value, to_float(kept[0]), sum.x);
+    sum.y = rules::passed_back(activation.value, to_float(kept[1]), sum.y);
+    sum.z = rules::passed_back(activation.value, to_float(kept[2]), sum.z);
+    sum.w = rules::passed_back(activation.value, to_float(kept[3]), sum.w);
   }
 };
 
@@ -82,10 +83,10 @@ void launch(Matrix<const typename Format::Value> gradient, Matrix<const typename
                  kept.data, input_gradient.data, input_gradient.pitch, split, other...);
 }
 
-template <class Format, class... Other>
+template <class Format, class Other = NoOther>
 void with_slopes(Matrix<const typename Format::Value> gradient, Matrix<const typename Format::Value> weights,
                  Matrix<const typename Format::Value> kept, Matrix<typename Format::Value> input_gradient,
-                 const SplitSums& split, Stream& stream, Other... other) {
+                 const SplitSums& split, Stream& stream, Other other = {}) {
   require_equal("input gradient: columns of the gradient against rows of the weights", gradient.columns,
                 weights.rows);
   require_equal("input gradient: columns of the hidden activations against those of the weights",
@@ -95,7 +96,15 @@ void with_slopes(Matrix<const typename Format::Value> gradient, Matrix<const typ
   require_equal("input gradient: rows of the hidden activations against the batch", kept.rows, gradient.rows);
   require_equal("input gradient: rows of the result against the batch", input_gradient.rows, gradient.rows);
   with_product_tile<Format, Backward>(gradient.rows, weights.columns, weights.rows, [&](auto tile) {
-    launch<Format, decltype(tile)>(gradient, weights, kept, input_gradient, split, stream, other...);
+    using Tile = decltype(tile);
+    const auto with_other = [&](auto... known) {
+      launch<Format, Tile>(gradient, weights, kept, input_gradient, split, stream, known...);
+    };
+    if constexpr (std::is_same_v<Other, NoOther>)
+      with_other();
+    else
+      with_activation<Tile>(other.activation.value,
+                            [&](auto which) { with_other(OtherActivation<decltype(which)>{which}); });
   });
 }
 
@@ -114,7 +123,8 @@ void activated_input_gradient(Matrix<const typename Format::Value> gradient,
                               Matrix<const typename Format::Value> kept,
                               Matrix<typename Format::Value> input_gradient, const SplitSums& split,
                               Stream& stream) {
-  with_slopes<Format>(gradient, weights, kept, input_gradient, split, stream, OtherActivation{activation});
+  with_slopes<Format>(gradient, weights, kept, input_gradient, split, stream,
+                      OtherActivation<AnyActivation>{{activation}});
 }
 
 #define HEADROOM_INSTANTIATE(Format)                                                                         \

@@ -40,8 +40,6 @@ struct Tiles<Fp32> {
   using Tall = TurnedTile<128, 64, 8, 3>;
 };
 
-inline constexpr double kTallCost = 1.08;  ///< time of a multiply-add in a tall tile, in a large one 1
-
 /// Of a product whose elements are its sums.
 struct Nothing {};
 struct FetchNothing {
@@ -100,10 +98,8 @@ struct Product {
                              OnSlab&& on_slab, Fetch&& fetch, OnSums&& on_sums) {
     extern __shared__ __align__(16) unsigned char shared[];
     Walk::run(shared, a, b, row_begin, column_begin, inner_begin, inner_end, on_slab);
-    const float* tile = reinterpret_cast<const float*>(shared);
     finish(fetch, on_sums, Walk::kSums, [&](int part, int quad) {
-      return *reinterpret_cast<const float4*>(
-          tile + (part * T::kRows + quad / kQuadsPerRow) * Walk::kSumPitch + quad % kQuadsPerRow * 4);
+      return Walk::sums_at(shared, part, quad / kQuadsPerRow, quad % kQuadsPerRow * 4);
     });
   }
 
@@ -198,7 +194,7 @@ __device__ void store_rounded_quad(typename Format::Value* destination, float4 v
 /// costs more than the walking that it saves.
 template <class P>
 int inner_splits(std::int64_t blocks, std::int64_t inner) {
-  constexpr std::int64_t kLeastBytes = 2048, kLeastPartBytes = 512, kMostParts = 32;
+  constexpr std::int64_t kLeastBytes = P::T::kTurned ? 1024 : 2048, kLeastPartBytes = 512, kMostParts = 32;
   const std::int64_t bytes = inner * static_cast<std::int64_t>(sizeof(typename P::Value));
   const std::int64_t processors = multiprocessors();
   // Plain multiply-adds want the second block even where every multiprocessor has one.
@@ -224,14 +220,22 @@ inline bool use_wide_tile(std::int64_t rows, std::int64_t columns) {
   return rows <= 32 && tiles(columns, 128) * 20 >= multiprocessors() * 9;
 }
 
-/// Multiply-adds of the multiprocessor that has most of a product in tiles of P, all of which have whole blocks.
+/// The time of `blocks` turned tiles on the multiprocessor that has most of them; 1 is a tile's where all have company.
+template <class Tile>
+double turns(std::int64_t blocks) {
+  const std::int64_t most = tiles(blocks, multiprocessors()), rest = most % Tile::kBlocks;
+  return static_cast<double>(most - rest) +
+         (rest == 0 ? 0 : std::max(static_cast<double>(rest), Tile::kAlone));
+}
+
+/// The time of a product in turned tiles, in multiply-adds of a multiprocessor.
 template <class P>
-double most_work(std::int64_t rows, std::int64_t columns, std::int64_t inner) {
+double time_of(std::int64_t rows, std::int64_t columns, std::int64_t inner) {
+  constexpr std::int64_t kMeeting = 48;  // what meeting again takes, in inner indices
   const std::int64_t blocks = tiles(rows, P::T::kRows) * tiles(columns, P::T::kColumns);
   const std::int64_t parts = inner_splits<P>(blocks, inner);
-  return static_cast<double>(tiles(blocks * parts, multiprocessors()) * P::T::kRows * P::T::kColumns *
-                             inner) /
-         static_cast<double>(parts);
+  return P::T::kCost * P::T::kRows * P::T::kColumns * turns<typename P::T>(blocks * parts) *
+         static_cast<double>(tiles(inner, static_cast<int>(parts)) + (parts > 1 ? kMeeting : 0));
 }
 
 /// Calls launch(tile) with the tile for a product whose rows are the batch; ProductOf<tile> is that product.
@@ -242,13 +246,43 @@ void with_product_tile(std::int64_t rows, std::int64_t columns, std::int64_t inn
     if (use_large_batch_tile(rows, columns)) return launch(typename Some::Large{});
     if (use_wide_tile(rows, columns)) return launch(typename Some::Wide{});
   } else if (use_large_batch_tile(rows, columns, Some::Tall::kColumns)) {
-    // What a tall tile stages serves half as many multiply-adds.
-    if (kTallCost * most_work<ProductOf<Format, typename Some::Tall>>(rows, columns, inner) <
-        most_work<ProductOf<Format, typename Some::Large>>(rows, columns, inner))
+    if (time_of<ProductOf<Format, typename Some::Tall>>(rows, columns, inner) <
+        time_of<ProductOf<Format, typename Some::Large>>(rows, columns, inner))
       return launch(typename Some::Tall{});
     return launch(typename Some::Large{});
   }
   launch(typename Some::Narrow{});
+}
+
+/// ReLU, which kernels have built in; an activation that a kernel is told, and one that it is compiled for. Turned tiles end in loops that are unrolled, and
+/// the code of four activations in each of their turns is more than a multiprocessor's cache of instructions holds.
+struct NoOther {};
+struct AnyActivation {
+  Activation value;
+};
+template <Activation kValue>
+struct KnownActivation {
+  static constexpr Activation value = kValue;
+};
+/// Calls launch(activation) with the one that kernels of Tile take. Not for ReLU, which they have built in.
+template <class Tile, class Launch>
+void with_activation(Activation activation, Launch&& launch) {
+  if constexpr (Tile::kTurned) {
+    switch (activation) {
+      case Activation::kTanh:
+        return launch(KnownActivation<Activation::kTanh>{});
+      case Activation::kSilu:
+        return launch(KnownActivation<Activation::kSilu>{});
+      case Activation::kGelu:
+        return launch(KnownActivation<Activation::kGelu>{});
+      case Activation::kElu:
+        return launch(KnownActivation<Activation::kElu>{});
+      case Activation::kRelu:
+        return launch(KnownActivation<Activation::kRelu>{});
+    }
+  } else {
+    launch(AnyActivation{activation});
+  }
 }
 
 /// Launches `kernel` with more than 48 KB of shared memory where it needs that.

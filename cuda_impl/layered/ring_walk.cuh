@@ -44,7 +44,7 @@ struct RingWalk {
   };
   using Warp = typename Choose<Format::kTensorCores>::Warp;
 
-  static constexpr int kQuadsAtOnce = 1;  ///< of a thread, when it ends the tile
+  static constexpr int kQuadsAtOnce = 1;        ///< of a thread, when it ends the tile
   static constexpr int kSums = T::kWarpsInner;  ///< tiles of sums that run() leaves
   // 8 more than the tile, so that the 8-byte stores of a tensor-core fragment meet no bank twice.
   static constexpr int kSumPitch = T::kColumns + 8;
@@ -109,6 +109,12 @@ struct RingWalk {
     float* tile = reinterpret_cast<float*>(shared);
     sums.store(tile + warp_inner * T::kRows * kSumPitch, kSumPitch, warp_row, warp_column);
     __syncthreads();
+  }
+
+  /// Four neighbouring elements of tile `part` of what run() has left.
+  __device__ static float4 sums_at(const unsigned char* shared, int part, int row, int column) {
+    return *reinterpret_cast<const float4*>(reinterpret_cast<const float*>(shared) +
+                                            (part * T::kRows + row) * kSumPitch + column);
   }
 };
 

@@ -28,8 +28,11 @@ struct TurnedTile {
   static constexpr int kWarpRows = kLanesDown * kLaneRows, kWarpColumns = kLanesAcross * kLaneColumns;
   static constexpr int kWarpsAcross = kColumns / kWarpColumns;
   static constexpr int kThreads = 32 * (kRows / kWarpRows) * kWarpsAcross;
-  static constexpr bool kColumnsFirst =
-      true;  ///< Product::grid(): few columns, so the rows of A are read once
+  /// By one H200: the time of a multiply-add beside a large tile's, and that of the only tile of a multiprocessor beside
+  /// one's in company.
+  static constexpr double kCost = kColumns == 128 ? 1 : 1.1, kAlone = kLaneColumns == 16 ? 1.7 : 1.2;
+  /// Product::grid(): few columns, so the rows of A are read once.
+  static constexpr bool kColumnsFirst = true;
   static constexpr bool kTurned = true;
   static_assert(kRows % kWarpRows == 0 && kColumns % kWarpColumns == 0);
 };
@@ -151,7 +154,7 @@ struct TurnedWalk {
   static constexpr int kLanesDown = T::kLanesDown, kLanesAcross = T::kLanesAcross, kLaneRows = T::kLaneRows,
                        kLaneColumns = T::kLaneColumns;
 
-  static constexpr int kQuadsAtOnce = 8;  ///< of a thread, when it ends the tile
+  static constexpr int kQuadsAtOnce = 4;             ///< of a thread, when it ends the tile
   static constexpr int kSums = 1;                    ///< tiles of sums that run() leaves
   static constexpr int kSumPitch = T::kColumns + 4;  ///< four lanes below each other store to different banks
   static constexpr int kStageValues = TileA::kValues + TileB::kValues;
@@ -235,9 +238,16 @@ struct TurnedWalk {
 #pragma unroll
       for (int j = 0; j < kLaneColumns; j += 4)
         *reinterpret_cast<float4*>(stages + (row + i / 4 * 4 * kLanesDown + i % 4) * kSumPitch + column +
-                                   j * kLanesAcross) = {sums[i][j], sums[i][j + 1], sums[i][j + 2],
-                                                        sums[i][j + 3]};
+                                   j * kLanesAcross) = {sums[i][j + 1], sums[i][j], sums[i][j + 3],
+                                                        sums[i][j + 2]};
     __syncthreads();
+  }
+
+  /// Four neighbouring elements of what run() has left.
+  __device__ static float4 sums_at(const unsigned char* shared, int /*part*/, int row, int column) {
+    const float4 swapped =
+        *reinterpret_cast<const float4*>(reinterpret_cast<const float*>(shared) + row * kSumPitch + column);
+    return {swapped.y, swapped.x, swapped.w, swapped.z};
   }
 
  private:

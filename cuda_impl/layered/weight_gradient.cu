@@ -91,32 +91,31 @@ Division fastest_division(std::int64_t batch, std::int64_t out, std::int64_t in)
   constexpr double kStart = 64;  // start and end of a block, in samples
   constexpr double kPartOfWeight =
       0.45;  // a part of a weight, written and read, as a share of the GPU's multiply-adds
+  constexpr double kNarrowCost = 1.7;  // as TurnedTile::kCost
   constexpr std::int64_t kLeastPart = 256;
-  struct Candidate {
-    Division::Tile tile;
-    int rows, columns;
-    double cost;
-  };
-  using Some = Tiles<Fp32>;
-  static constexpr Candidate kCandidates[] = {
-      {Division::Tile::kLarge, Some::Large::kRows, Some::Large::kColumns, 1},
-      {Division::Tile::kTall, Some::Tall::kRows, Some::Tall::kColumns, kTallCost},
-      {Division::Tile::kNarrow, Some::Narrow::kRows, Some::Narrow::kColumns, 1.7}};
   const std::int64_t processors = multiprocessors();
   Division fastest{};
   double least = std::numeric_limits<double>::infinity();
-  for (const auto& [tile, rows, columns, cost] : kCandidates) {
+  const auto try_tile = [&](Division::Tile tile, int rows, int columns, double cost, const auto& turns_of) {
     const std::int64_t blocks = tiles(out, rows) * tiles(in, columns);
     const std::int64_t most = std::clamp<std::int64_t>(8 * processors / blocks, 1, tiles(batch, kLeastPart));
     for (std::int64_t wanted = 1; wanted <= most; ++wanted) {
       const int splits = none_empty(batch, wanted);
-      const double walked =
-          cost * static_cast<double>(tiles(blocks * splits, static_cast<int>(processors)) * rows * columns) *
-          (static_cast<double>(tiles(batch, splits)) + kStart);
+      const double walked = cost * rows * columns * turns_of(blocks * splits) *
+                            (static_cast<double>(tiles(batch, splits)) + kStart);
       const double added = splits > 1 ? kPartOfWeight * static_cast<double>(splits * out * in) : 0;
       if (walked + added < least) least = walked + added, fastest = {tile, splits};
     }
-  }
+  };
+  const auto try_turned = [&]<class Tile>(Division::Tile name, Tile) {
+    try_tile(name, Tile::kRows, Tile::kColumns, Tile::kCost, turns<Tile>);
+  };
+  using Some = Tiles<Fp32>;
+  try_turned(Division::Tile::kLarge, Some::Large{});
+  try_turned(Division::Tile::kTall, Some::Tall{});
+  try_tile(
+      Division::Tile::kNarrow, Some::Narrow::kRows, Some::Narrow::kColumns, kNarrowCost,
+      [&](std::int64_t blocks) { return static_cast<double>(tiles(blocks, static_cast<int>(processors))); });
   return fastest;
 }
 
