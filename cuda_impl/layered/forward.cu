@@ -71,11 +71,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) forward_kernel(
 template <class Format, class Tile, class... Other>
 void launch(Matrix<const typename Format::Value> inputs, const StepState* state,
             Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
-            float* logits, std::int64_t batch, std::int64_t pitch, const SplitSums& split, Stream& stream,
-            Other... other) {
+            float* logits, std::int64_t batch, std::int64_t pitch, int parts, const SplitSums& split,
+            Stream& stream, Other... other) {
   using P = Forward<Format, Tile>;
-  const int parts =
-      inner_splits<P>(tiles(batch, Tile::kRows) * tiles(weights.rows, Tile::kColumns), weights.columns);
   launch_product(forward_kernel<Format, Tile, Other...>, P::grid(batch, weights.rows, parts), Tile::kThreads,
                  P::shared_bytes(weights.columns), stream,
                  Operand<typename Format::Value>{inputs.data, inputs.pitch, batch}, state,
@@ -93,10 +91,10 @@ void forward(Matrix<const typename Format::Value> inputs, const StepState* state
   require_equal("forward: outputs of the layer against rows of the weights", out, weights.rows);
   require_shape(state != nullptr ? batch > 0 && inputs.rows >= batch : inputs.rows == batch,
                 "forward: rows of the inputs", inputs.rows, batch);
-  const auto with_tile = [&](auto tile) {
+  const auto with_tile = [&](auto tile, int parts) {
     using Tile = decltype(tile);
     const auto with_other = [&](auto... known) {
-      launch<Format, Tile>(inputs, state, weights, bias, hidden, logits, batch, pitch, split, stream,
+      launch<Format, Tile>(inputs, state, weights, bias, hidden, logits, batch, pitch, parts, split, stream,
                            known...);
     };
     if constexpr (std::is_same_v<Other, NoOther>)
@@ -106,7 +104,8 @@ void forward(Matrix<const typename Format::Value> inputs, const StepState* state
         with_other(OtherActivation<Format, decltype(which)>{which, other.sums});
       });
   };
-  with_product_tile<Format, Forward>(batch, out, weights.columns, with_tile);
+  with_product_tile<Format, Forward, typename Tiles<Format>::LargeForward>(batch, out, weights.columns,
+                                                                           with_tile);
 }
 
 }  // namespace

@@ -71,10 +71,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 template <class Format, class Tile, class... Other>
 void launch(Matrix<const typename Format::Value> gradient, Matrix<const typename Format::Value> weights,
             Matrix<const typename Format::Value> kept, Matrix<typename Format::Value> input_gradient,
-            const SplitSums& split, Stream& stream, Other... other) {
+            int parts, const SplitSums& split, Stream& stream, Other... other) {
   using P = Backward<Format, Tile>;
-  const int parts = inner_splits<P>(
-      tiles(gradient.rows, Tile::kRows) * tiles(weights.columns, Tile::kColumns), weights.rows);
   launch_product(input_gradient_kernel<Format, Tile, Other...>,
                  P::grid(gradient.rows, weights.columns, parts), Tile::kThreads,
                  P::shared_bytes(weights.rows), stream,
@@ -95,17 +93,18 @@ void with_slopes(Matrix<const typename Format::Value> gradient, Matrix<const typ
                 weights.columns);
   require_equal("input gradient: rows of the hidden activations against the batch", kept.rows, gradient.rows);
   require_equal("input gradient: rows of the result against the batch", input_gradient.rows, gradient.rows);
-  with_product_tile<Format, Backward>(gradient.rows, weights.columns, weights.rows, [&](auto tile) {
-    using Tile = decltype(tile);
-    const auto with_other = [&](auto... known) {
-      launch<Format, Tile>(gradient, weights, kept, input_gradient, split, stream, known...);
-    };
-    if constexpr (std::is_same_v<Other, NoOther>)
-      with_other();
-    else
-      with_activation<Tile>(other.activation.value,
-                            [&](auto which) { with_other(OtherActivation<decltype(which)>{which}); });
-  });
+  with_product_tile<Format, Backward, typename Tiles<Format>::Large>(
+      gradient.rows, weights.columns, weights.rows, [&](auto tile, int parts) {
+        using Tile = decltype(tile);
+        const auto with_other = [&](auto... known) {
+          launch<Format, Tile>(gradient, weights, kept, input_gradient, parts, split, stream, known...);
+        };
+        if constexpr (std::is_same_v<Other, NoOther>)
+          with_other();
+        else
+          with_activation<Tile>(other.activation.value,
+                                [&](auto which) { with_other(OtherActivation<decltype(which)>{which}); });
+      });
 }
 
 }  // namespace

@@ -25,18 +25,21 @@ namespace headroom::layered {
 /// Narrow: 32 rows hold the whole batch at batch 32, and six stages keep 40 KB of weights on their way for
 /// each block. Wide: the same for twice the columns, so that the other factor is fetched from the L2 half as
 /// often. Large: 32 multiply-adds for each value that it stages, and long runs of writing for weight
-/// gradients. Tall, in fp32: for results of few columns, and where Large would leave multiprocessors without work. All stay
+/// gradients. LargeForward: where both factors pass registers on their way, 8 x 8 sums a thread
+/// leave too few of them. Tall: for results of few columns, and where Large would leave multiprocessors without work. All stay
 /// under the 99 KB of shared memory that a block may have on every GPU from sm_80 on.
 template <class Format>
 struct Tiles {
   using Narrow = RingTile<32, 64, 128, 1, 2, 4, 6>;
   using Wide = RingTile<32, 128, 128, 1, 4, 2, 4>;
   using Large = RingTile<128, 128, 64, 4, 2, 1, 4>;
+  using LargeForward = Large;
 };
 template <>
 struct Tiles<Fp32> {
   using Narrow = RingTile<32, 64, 128, 1, 1, 8, 6>;
-  using Large = TurnedTile<128, 128>;
+  using Large = TurnedTile<128, 128, 8, 2>;
+  using LargeForward = TurnedTile<128, 128, 16, 2>;
   using Tall = TurnedTile<128, 64, 8, 3>;
 };
 
@@ -228,30 +231,44 @@ double turns(std::int64_t blocks) {
          (rest == 0 ? 0 : std::max(static_cast<double>(rest), Tile::kAlone));
 }
 
-/// The time of a product in turned tiles, in multiply-adds of a multiprocessor.
+/// Into how many parts a product in turned tiles is cut, and its time, in multiply-adds of a multiprocessor.
+struct Parts {
+  int count;
+  double time;
+};
 template <class P>
-double time_of(std::int64_t rows, std::int64_t columns, std::int64_t inner) {
-  constexpr std::int64_t kMeeting = 48;  // what meeting again takes, in inner indices
+Parts fastest_parts(std::int64_t rows, std::int64_t columns, std::int64_t inner) {
+  constexpr std::int64_t kMeeting = 55;  // what meeting again takes, in inner indices
   const std::int64_t blocks = tiles(rows, P::T::kRows) * tiles(columns, P::T::kColumns);
-  const std::int64_t parts = inner_splits<P>(blocks, inner);
-  return P::T::kCost * P::T::kRows * P::T::kColumns * turns<typename P::T>(blocks * parts) *
-         static_cast<double>(tiles(inner, static_cast<int>(parts)) + (parts > 1 ? kMeeting : 0));
+  const auto with = [&](int parts) {
+    const std::int64_t walked = tiles(inner, parts) + (parts > 1 ? kMeeting : 0);
+    return Parts{parts, P::T::kCost * P::T::kRows * P::T::kColumns * turns<typename P::T>(blocks * parts) *
+                            static_cast<double>(walked)};
+  };
+  const Parts one = with(1), many = with(inner_splits<P>(blocks, inner));
+  return one.time <= many.time ? one : many;
 }
 
-/// Calls launch(tile) with the tile for a product whose rows are the batch; ProductOf<tile> is that product.
-template <class Format, template <class, class> class ProductOf, class Launch>
+/// Calls launch(tile, parts of the inner index) for a product whose rows are the batch; ProductOf<tile> is that product,
+/// LargeTile what it takes for large.
+template <class Format, template <class, class> class ProductOf, class LargeTile, class Launch>
 void with_product_tile(std::int64_t rows, std::int64_t columns, std::int64_t inner, Launch&& launch) {
   using Some = Tiles<Format>;
+  const auto with_parts = [&](auto tile) {
+    using Tile = decltype(tile);
+    launch(tile, inner_splits<ProductOf<Format, Tile>>(
+                     tiles(rows, Tile::kRows) * tiles(columns, Tile::kColumns), inner));
+  };
   if constexpr (Format::kTensorCores) {
-    if (use_large_batch_tile(rows, columns)) return launch(typename Some::Large{});
-    if (use_wide_tile(rows, columns)) return launch(typename Some::Wide{});
+    if (use_large_batch_tile(rows, columns)) return with_parts(LargeTile{});
+    if (use_wide_tile(rows, columns)) return with_parts(typename Some::Wide{});
   } else if (use_large_batch_tile(rows, columns, Some::Tall::kColumns)) {
-    if (time_of<ProductOf<Format, typename Some::Tall>>(rows, columns, inner) <
-        time_of<ProductOf<Format, typename Some::Large>>(rows, columns, inner))
-      return launch(typename Some::Tall{});
-    return launch(typename Some::Large{});
+    const Parts large = fastest_parts<ProductOf<Format, LargeTile>>(rows, columns, inner);
+    const Parts tall = fastest_parts<ProductOf<Format, typename Some::Tall>>(rows, columns, inner);
+    if (tall.time < large.time) return launch(typename Some::Tall{}, tall.count);
+    return launch(LargeTile{}, large.count);
   }
-  launch(typename Some::Narrow{});
+  with_parts(typename Some::Narrow{});
 }
 
 /// ReLU, which kernels have built in; an activation that a kernel is told, and one that it is compiled for. Turned tiles end in loops that are unrolled, and

@@ -17,12 +17,10 @@
 
 namespace headroom::layered {
 
-/// Of warps of 64 x 64, whose lanes stand 8 x 4 and have 8 x 16 sums each. Blocks of a multiprocessor: as many as make 8 warps.
-template <int kRows_, int kColumns_, int kLaneColumns_ = 16,
-          int kBlocks_ = 128 * 128 * 2 / (kRows_ * kColumns_), int kInner_ = 16, bool kZigzag_ = false>
+/// A thread has 8 x kLaneColumns sums, a multiprocessor kBlocks blocks.
+template <int kRows_, int kColumns_, int kLaneColumns_, int kBlocks_>
 struct TurnedTile {
-  static constexpr int kRows = kRows_, kColumns = kColumns_, kBlocks = kBlocks_, kInner = kInner_;
-  static constexpr bool kZigzag = kZigzag_;
+  static constexpr int kRows = kRows_, kColumns = kColumns_, kBlocks = kBlocks_;
   static constexpr int kLaneRows = 8, kLaneColumns = kLaneColumns_;
   static constexpr int kLanesAcross = 64 / kLaneColumns, kLanesDown = 32 / kLanesAcross;
   static constexpr int kWarpRows = kLanesDown * kLaneRows, kWarpColumns = kLanesAcross * kLaneColumns;
@@ -30,7 +28,9 @@ struct TurnedTile {
   static constexpr int kThreads = 32 * (kRows / kWarpRows) * kWarpsAcross;
   /// By one H200: the time of a multiply-add beside a large tile's, and that of the only tile of a multiprocessor beside
   /// one's in company.
-  static constexpr double kCost = kColumns == 128 ? 1 : 1.1, kAlone = kLaneColumns == 16 ? 1.7 : 1.2;
+  static constexpr double kCost = kColumns == 128 ? 1 : 1.04, kAlone = kLaneColumns == 16 ? 1.65
+                                                                       : kColumns == 128  ? 1.05
+                                                                                          : 1.15;
   /// Product::grid(): few columns, so the rows of A are read once.
   static constexpr bool kColumnsFirst = true;
   static constexpr bool kTurned = true;
@@ -146,7 +146,7 @@ class TurnedLoader<Storage::kOuterContiguous, kOuter, kInner, kThreads> {
 
 template <class T, Storage kStorageA, Storage kStorageB>
 struct TurnedWalk {
-  static constexpr int kInner = T::kInner;
+  static constexpr int kInner = 16;
   using TileA = TurnedSlab<T::kRows, kInner>;
   using TileB = TurnedSlab<T::kColumns, kInner>;
   using LoaderA = TurnedLoader<kStorageA, T::kRows, kInner, T::kThreads>;
@@ -183,13 +183,8 @@ struct TurnedWalk {
     };
 
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    int lane_row = lane / kLanesAcross, lane_column = lane % kLanesAcross;
-    if constexpr (T::kZigzag) {
-      const int four = (lane & 16) >> 3 | (lane & 1), eight = lane >> 1 & 7;
-      lane_row = kLanesDown == 4 ? four : eight, lane_column = kLanesDown == 4 ? eight : four;
-    }
-    const int row = warp / T::kWarpsAcross * T::kWarpRows + 4 * lane_row;
-    const int column = warp % T::kWarpsAcross * T::kWarpColumns + 4 * lane_column;
+    const int row = warp / T::kWarpsAcross * T::kWarpRows + 4 * (lane / kLanesAcross);
+    const int column = warp % T::kWarpsAcross * T::kWarpColumns + 4 * (lane % kLanesAcross);
     const auto read = [&](Pieces& pieces, const float* stage, int inner) {
       read_line<kLanesDown>(pieces.rows, stage + TileA::at(row, inner));
       read_line<kLanesAcross>(pieces.columns, stage + TileA::kValues + TileB::at(column, inner));
