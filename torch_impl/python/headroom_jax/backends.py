@@ -55,6 +55,7 @@ class JaxBackends:
         self._device = device
         self._jax, self._missing, self._broken = None, None, None
         self._compute = (0, 0)  # capability
+        self._visible = str(device)  # CUDA devices that JAX sees
         try:
             self._jax, self._missing = import_jax()
         except WorkerError as error:
@@ -65,7 +66,7 @@ class JaxBackends:
 
     def _no_cuda_reason(self) -> str | None:
         # JAX would take memory of every GPU that it sees.
-        self._jax.config.update("jax_cuda_visible_devices", str(self._device))
+        self._jax.config.update("jax_cuda_visible_devices", self._visible)
         try:
             found = self._jax.devices("cuda")
         except RuntimeError as error:
@@ -110,9 +111,10 @@ class JaxBackends:
                 raise WorkerError("unsupported", f"{request.devices} CPU devices: JAX has {len(found)}")
             return found[: request.devices]
         visible = ",".join(map(str, request.device_indices or (self._device,)))
-        if self._jax.config.jax_cuda_visible_devices != visible:
+        if self._visible != visible:
             self.free_memory()
             self._jax.config.update("jax_cuda_visible_devices", visible)
+            self._visible = visible
         try:
             return self._jax.devices("cuda")
         except RuntimeError as error:
