@@ -17,7 +17,7 @@ void require(bool fits, const std::string& what) {
 }
 
 /// Of masters that are not split a thread has registers for so many matrices of 256 columns; more would spill.
-constexpr int kRegisterMasters = 3;
+constexpr int kRegisterMasters = 3, kRankRegisterMasters = 2;
 
 }  // namespace
 
@@ -107,6 +107,15 @@ RankPlan make_rank_plan(const Workload& workload, Precision precision, const Lim
   RankPlan plan{.columns = make_column_plan(workload.of_a_rank(), precision, without_words),
                 .ranks = ranks,
                 .inbox_bytes = 0};
+  // Of 256 columns an update has its peers' operands in registers besides; with so few masters there nothing spills.
+  ColumnShape lean = plan.columns.shape;
+  lean.register_masters = std::min(lean.register_masters, kRankRegisterMasters);
+  const bool split = precision == Precision::kBf16;
+  if (const int bytes = column_shared_bytes(lean, split);
+      !split && lean.members == kMaxCluster && bytes <= without_words.shared_bytes) {
+    plan.columns.shape = lean;
+    plan.columns.shared_bytes = bytes;
+  }
   plan.columns.shared_bytes += kRankWordsBytes;
   plan.inbox_bytes = (ranks - 1) * peer_bytes(plan.columns.shape);
   return plan;

@@ -155,7 +155,9 @@ class ColumnStep {
   }
 
  private:
-  static constexpr int kStepBarrier = 1, kStepThreads = kThreads + 32 * (kChainWarps + 1);
+  // Ranks divide biases among four warps: each waits for peers.
+  static constexpr int kServers = kRanks == 1 ? 1 : kHidden < 3 ? kHidden + 1 : 4;
+  static constexpr int kStepBarrier = 1, kStepThreads = kThreads + 32 * (kChainWarps + kServers);
   // In cycles: behind barrier 1 the chain reads the first layer's weights, then those who update may read shared memory.
   static constexpr std::uint32_t kHeadStart = kClusters > 1 ? 200 : 0;
   // A thread block begins with 128 for each of its 16 warps.
@@ -175,9 +177,10 @@ class ColumnStep {
   static constexpr int kPairs = kShape.cluster_pairs(), kInputs = (kPairs + kWarps - 1) / kWarps;
   static constexpr int kSlices = 2 * kMembers / kWarps;  // of a matrix's 8 columns that a warp updates
   static constexpr int kLastMatrix = kHidden - 1;        // of W(2) to W(L + 1)
-  static constexpr bool kLastIsLate = kHidden <= 2;      // W(L + 1) is updated behind barrier 1
-  // W(2) is updated behind barrier 1, too, where nobody waits for a peer before it: a rank has time until its peers' d(1) is there.
-  static constexpr bool kSecondIsLate = kRanks == 1 || kLastIsLate;
+  // W(L + 1) is updated behind barrier 1. Of ranks always: it is not needed before the next loss, and by then peers' part is there.
+  static constexpr bool kLastIsLate = kHidden <= 2 || kRanks > 1;
+  // So is W(2), whose rows the next step needs at once. Ranks update it before: they have time until their peers' d(1) is there.
+  static constexpr bool kSecondIsLate = kRanks == 1;
   static constexpr int kSlotCount = kShape.slots, kSharedSlotMatrices = kShape.shared_slot_matrices(),
                        kSlotsOfMatrix = kSlotCount * kShape.matrix_values();
   static constexpr bool kFirstSlotsAreShared = kShape.first_slots_are_shared();
@@ -369,10 +372,9 @@ class ColumnStep {
       await_own(taken_barrier(kHidden), parity_);
       const bool goes_on = step + 1 < a.steps;
       const Factors factors = factors_of_step(a);
-      if constexpr (!kLastIsLate) {
+      if constexpr (!kLastIsLate)
         update_matrix<kLastMatrix>(a, factors, load_operands(hidden_tiles(kHidden), load_own(dlogits())));
-        update_between<kHidden>(a, factors, goes_on);
-      }
+      if constexpr (!kLastIsLate || !kSecondIsLate) update_between<kHidden>(a, factors, goes_on);
       if constexpr (kStagesColumns) await_own(staging_barrier(1), parity_);
       Inputs x;
       load_input_columns(a, x);
@@ -396,7 +398,7 @@ class ColumnStep {
     if constexpr (kLastIsLate) {
       const Operands last = load_operands(hidden_tiles(kHidden, true), load_own(dlogits()));
       if (kGoesOn) barrier_arrive(last_barrier(kLastRead));
-      if constexpr (kHidden == 2) update_second<kGoesOn>(a, factors, updates);
+      if constexpr (kHidden == 2 && kSecondIsLate) update_second<kGoesOn>(a, factors, updates);
       if (updates) update_matrix<kLastMatrix, true>(a, factors, last);
       if (kGoesOn) barrier_arrive(last_barrier(kLastUpdated));
     } else if constexpr (kSecondIsLate) {
@@ -667,48 +669,58 @@ class ColumnStep {
 
   // The first layer, of this cluster's inputs. A warp without as many pairs as others leaves them out.
 
+  // One peer's inputs are in registers before its gradient is there; of more there is no room.
+  static constexpr bool kHoldsPeerInputs = kRanks == 2;
   struct NoInputs {};
   struct Inputs {
     Fragments half[kInputs][kHalves];
-    std::conditional_t<kRanks == 1, NoInputs, Fragments[kPeers][kInputs]> peers;
+    std::conditional_t<kHoldsPeerInputs, Fragments[kInputs], NoInputs> peer;
   };
 
   /// The numbers of pairs have a copy each: between them branches would be in the way of instructions of one pair while those of
   /// another are waited for.
   MACHINE_DEVICE void update_first(const Arguments& a, const Factors& factors, const Inputs& x) {
     const Own own = load_own(first_gradient());
-    Own of_peers[kPeers];
-    if constexpr (kRanks > 1)
-#pragma unroll
-      for (int peer = 0; peer < kPeers; ++peer) of_peers[peer] = take_own(a, peer, gradient_kind(1), member_);
     static_assert(kInputs <= 2);
     if (input_pairs_ == kInputs)
-      update_first<kInputs>(a, factors, own, of_peers, x);
+      update_first<kInputs>(a, factors, own, x);
     else if (kInputs == 2 && input_pairs_ == 1)
-      update_first<1>(a, factors, own, of_peers, x);
+      update_first<1>(a, factors, own, x);
   }
   template <int kCount>
   MACHINE_DEVICE void update_first(const Arguments& a, const Factors& factors, const Own& own,
-                                   const Own (&of_peers)[kPeers], const Inputs& x) {
+                                   const Inputs& x) {
     const Slots slots = slots_of<kHidden>(a);
+    float all[kRanks == 1 ? 1 : 2 * kCount][4] = {};
+    if constexpr (kRanks > 1) {
+      multiply_inputs<kCount>(all, own, x.half);
+      Peers::add(all, [&](int peer, float (&parts)[2 * kCount][4]) {
+        const Own of_peer = take_own(a, peer, gradient_kind(1), member_);
+        if constexpr (kHoldsPeerInputs) {
+          multiply_inputs<kCount>(parts, of_peer, x.peer);
+        } else {
+          Fragments inputs[kInputs];
+          load_peer_inputs(a, peer, inputs);
+          multiply_inputs<kCount>(parts, of_peer, inputs);
+        }
+      });
+    }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
 #pragma unroll
       for (int slice = 0; slice < 2; ++slice) {
-        float sums[1][4] = {};
-        std::uint32_t column[kGroups];
+        float sum[4] = {};
+        if constexpr (kRanks == 1) {
+          std::uint32_t column[kGroups];
 #pragma unroll
-        for (int group = 0; group < kGroups; ++group)
-          column[group] = x.half[i][group / kColumnGroups].word[2 * (group % kColumnGroups) + slice];
-        multiply_own(sums[0], own, column);
-        if constexpr (kRanks > 1)
-          Peers::add(sums, [&](int peer, float (&parts)[1][4]) {
-            const std::uint32_t (&word)[8] = x.peers[peer][i].word;
-            multiply_own(parts[0], of_peers[peer],
-                         {word[slice], word[2 + slice], word[4 + slice], word[6 + slice]});
-          });
+          for (int group = 0; group < kGroups; ++group)
+            column[group] = x.half[i][group / kColumnGroups].word[2 * (group % kColumnGroups) + slice];
+          multiply_own(sum, own, column);
+        } else {
+          copy(sum, all[2 * i + slice]);
+        }
         const int place = 2 * i + slice;
-        update_master(a, factors, first_[i][slice], sums[0], slots, place, slots.load(0, place),
+        update_master(a, factors, first_[i][slice], sum, slots, place, slots.load(0, place),
                       slots.load(1, place));
       }
     }
@@ -736,16 +748,38 @@ class ColumnStep {
       for (int part = 0; part < 2 * kHalves; ++part)
         assign(x.half[i][part / 2], part % 2,
                kStagesColumns ? load_shared16(place + part * 512) : load_l2_16<true>(place + part * 512));
-      if constexpr (kRanks > 1)
+    }
+    if constexpr (kHoldsPeerInputs) load_peer_inputs(a, 0, x.peer);
+  }
+  /// Sums of this warp's slices of a rank's inputs with its gradient.
+  template <int kCount, class Pairs>
+  MACHINE_DEVICE static void multiply_inputs(float (&sums)[2 * kCount][4], const Own& own,
+                                             const Pairs& inputs) {
 #pragma unroll
-        for (int peer = 0; peer < kPeers; ++peer) {
-          const unsigned char* of_peer = a.x_columns +
-                                         rows_of(batch_, a.rank ^ (peer + 1)) * plan_of(a).x_batch_bytes +
-                                         (input_first() + pair) * Places::kPairBytes + lane_ * 16;
+    for (int i = 0; i < kCount; ++i) {
+      const std::uint32_t (&word)[8] = words_of(inputs[i]);
 #pragma unroll
-          for (int part = 0; part < 2; ++part)
-            assign(x.peers[peer][i], part, load_l2_16<true>(of_peer + part * 512));
-        }
+      for (int slice = 0; slice < 2; ++slice)
+        multiply_own(sums[2 * i + slice], own,
+                     {word[slice], word[2 + slice], word[4 + slice], word[6 + slice]});
+    }
+  }
+  MACHINE_DEVICE static const std::uint32_t (&words_of(const Fragments& pair))[8] { return pair.word; }
+  MACHINE_DEVICE static const std::uint32_t (&words_of(const Fragments (&halves)[kHalves]))[8] {
+    return halves[0].word;
+  }
+  MACHINE_DEVICE const unsigned char* peer_inputs(const Arguments& a, int peer) const {
+    return a.x_columns + rows_of(batch_, a.rank ^ (peer + 1)) * plan_of(a).x_batch_bytes +
+           input_first() * Places::kPairBytes;
+  }
+  MACHINE_DEVICE void load_peer_inputs(const Arguments& a, int peer, Fragments (&inputs)[kInputs]) const {
+    const unsigned char* place = peer_inputs(a, peer) + lane_ * 16;
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) {
+      const int pair = input_begin_ + max(0, min(i, input_pairs_ - 1));
+#pragma unroll
+      for (int part = 0; part < 2; ++part)
+        assign(inputs[i], part, load_l2_16<true>(place + pair * Places::kPairBytes + part * 512));
     }
   }
 
@@ -753,34 +787,49 @@ class ColumnStep {
 
   MACHINE_DEVICE void serve(const Arguments& a) {
     registers_decrease<kServingRegisters>();
-    if (warp_ > kWarps + kChainWarps) return;
-    stage(a, 0, a.x_rows, Places::kInputRows, next_batch_);
-    keep_factors(0, load_factors(a, 0));
-    const bool first_of_all = member_ == 0 && cluster() == 0;
+    if (warp_ >= kWarps + kChainWarps + kServers) return;
+    const int server = kServers == 1 ? 0 : warp_ - (kWarps + kChainWarps);
+    if (server == 0) {
+      stage(a, 0, a.x_rows, Places::kInputRows, next_batch_);
+      keep_factors(0, load_factors(a, 0));
+    }
+    const bool first_of_all = member_ == 0 && cluster() == 0 && server == 0;
 #pragma unroll 1
     for (int step = 0; step < a.steps; ++step) {
       begin_step(step);
       next_batch(a);
       step_sync();  // 1: behind it nobody reads the last inputs
-      if constexpr (kStagesColumns) stage(a, 1, a.x_columns, Places::kInputColumns, batch_);
-      if (step + 1 < a.steps) stage(a, 0, a.x_rows, Places::kInputRows, next_batch_);
+      if (server == 0) {
+        if constexpr (kStagesColumns) stage(a, 1, a.x_columns, Places::kInputColumns, batch_);
+        if (step + 1 < a.steps) stage(a, 0, a.x_rows, Places::kInputRows, next_batch_);
+        prefetch_peer_inputs(a);
+      }
       const float2 next_factors = load_factors(a, min(step + 1, a.steps - 1));
       const Factors factors = factors_of_step(a);
       await_own(taken_barrier(kHidden), parity_);
-      update_bias(a, factors, kHidden + 1, load_own(dlogits()), kOutputsKind, 0);
+      if (server == 0) update_bias(a, factors, kHidden + 1, load_own(dlogits()), kOutputsKind, 0);
       if (first_of_all) store_loss(a, step);
 #pragma unroll 1
-      for (int layer = kHidden; layer >= 2; --layer) {
+      for (int layer = kHidden - (server + kServers - 1) % kServers; layer >= 2; layer -= kServers) {
         await_own(taken_barrier(layer), parity_);
         update_bias(a, factors, layer, own_tiles(gradient_tiles(layer)), gradient_kind(layer), member_);
       }
       say_timed_out();
       step_sync();  // 2
       if (warp_any(timed_out_word() != 0)) return;
-      update_bias(a, factors, 1, load_own(first_gradient()), gradient_kind(1), member_);
-      keep_factors(stage_ ^ 1, next_factors);  // of the step before: their last reader was before barrier 2
+      if (server == 0) {
+        update_bias(a, factors, 1, load_own(first_gradient()), gradient_kind(1), member_);
+        keep_factors(stage_ ^ 1, next_factors);  // of the step before: their last reader was before barrier 2
+      }
     }
     step_sync();
+  }
+  /// Into the L2: a cluster's, by one of its members each.
+  MACHINE_DEVICE void prefetch_peer_inputs(const Arguments& a) const {
+    if constexpr (kRanks > 1)
+      if (lane_ == 0 && member_ < kPeers && input_count() > 0)
+        bulk_prefetch(peer_inputs(a, member_),
+                      static_cast<std::uint32_t>(input_count() * Places::kPairBytes));
   }
   /// What differs from step to step of a step's factors.
   MACHINE_DEVICE static float2 load_factors(const Arguments& a, int step) {

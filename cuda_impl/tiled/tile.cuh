@@ -128,8 +128,8 @@ MACHINE_DEVICE void mark(const Worker<S>& worker, std::uint64_t TaskTimes::* tim
 template <class S>
 inline constexpr int kUnderWay = S::kSlabs == 1 ? 2 : 1;
 
-/// sums = product over all slabs of a task. With kSumsRows also of the rows' factor with ones: the sums of a bias's gradient. `ready` is
-/// called once, when the first slab is there.
+/// sums = product over all slabs of a task. With kSumsRows also of the rows' factor with ones: the sums of a bias's gradient. ready() is
+/// called once, when the first stage is there and its products have begun.
 ///
 /// A slab of a small tile is 128 cycles of the tensor cores. So what is done for each has to be short, and nothing in it waits for products
 /// that were just begun: where a stage lies is the same for the whole warp, and the compiler is told so, because descriptions in registers
@@ -181,10 +181,9 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
   const auto wait = [&] {
     wait_for_barrier(worker.waiter, WaitFor::kFullStage, full + 8 * place.stage, place.parity);
   };
-  const auto multiply_stage = [&](int first, const auto& once_there) {
+  const auto multiply_stage = [&](int first) {
     const machine::Panels a = of_stage(a_begin), b = of_stage(b_begin);
     wait();
-    once_there();
     machine::wgmma_fence();
     multiply_slab(a, b, first == 0 ? 0 : 1);
     if constexpr (S::kSlabs == 2) {  // the fences are where the compiler would put them, and say so
@@ -196,11 +195,12 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
     }
     machine::wgmma_commit();
   };
-  multiply_stage(0, ready);
+  multiply_stage(0);
+  ready();
 #pragma unroll 1
   for (int first = S::kSlabs; first < slabs; first += S::kSlabs) {
     place.advance(S::kStages);
-    multiply_stage(first, [] {});
+    multiply_stage(first);
     machine::wgmma_wait<kUnderWay<S>>();
     if (first >= S::kSlabs * kUnderWay<S>) release(kUnderWay<S>);
   }

@@ -12,7 +12,7 @@
 #include "jit/cache.h"
 #include "jit/compiler.h"
 #include "kept_kernels.h"
-#include "resident/compiled/requests.h"
+#include "resident/requests.h"
 #include "step_time.h"
 
 namespace headroom {

@@ -93,7 +93,9 @@ int ncclGetVersion(int* version) {
   *version = 10000;
   return kSuccess;
 }
-const char* ncclGetErrorString(int result) { return result == kTooMany ? "too many values" : "a failure"; }
+const char* ncclGetErrorString(int result) {
+  return result == kTooMany ? "too many values or ranks" : "a failure";
+}
 const char* ncclGetLastError(void*) { return ""; }
 
 int ncclCommInitAll(void** communicators, int count, const int*) {

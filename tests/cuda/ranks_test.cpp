@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "fake_nccl.h"
 #include "ranks/nccl.h"
 #include "ranks/share.h"
 #include "ranks/trainer.h"
@@ -160,6 +161,19 @@ TEST(Nccl, AFileThatIsNoNcclIsRefusedByName) {
               HasSubstr("/nowhere/libnccl.so.2"));
   EXPECT_THAT(message_of<UnsupportedError>([] { ranks::Nccl::load("libm.so.6"); }),
               HasSubstr("libm.so.6 has no ncclGetVersion"));
+}
+
+TEST(Nccl, ALibraryIsLoadedWithMulticastOffAndItsErrorsAreItsOwnWords) {
+  ::setenv("NCCL_NVLS_ENABLE", "1", 1);
+  const ranks::Nccl nccl = ranks::Nccl::load(fake_nccl());
+  EXPECT_STREQ(std::getenv("NCCL_NVLS_ENABLE"), "0");
+  int version = 0;
+  EXPECT_EQ(nccl.get_version(&version), 0);
+  EXPECT_EQ(ranks::version_text(version), "1.0.0");
+  EXPECT_NO_THROW(nccl.check(0, "ncclAllReduce"));
+  // The stand-in takes eight ranks.
+  EXPECT_EQ(message_of<std::runtime_error>([&] { ranks::Communicators(std::vector<int>(9), nccl); }),
+            "ncclCommInitAll: too many values or ranks");
 }
 
 TEST(Nccl, VersionsAreWrittenWithDots) {

@@ -143,13 +143,16 @@ TEST(Suite, MistakesSayWhereTheyAre) {
               HasSubstr("expected a suite file, found brackets more than"));
 }
 
-TEST(Suite, AnEntryStandsForEachOfItsWidthsAndBatches) {
+TEST(Suite, AnEntryStandsForEachOfItsWidthsBatchesAndDevices) {
   const TemporaryFolder folder;
   const Suite suite = read_suite(folder.write(
-      "s.json", suite_text(R"({"widths": [7, "H", "H", 3], "H": [4, 5], "batch_size": [2, 6]})")));
+      "s.json",
+      suite_text(R"({"widths": [7, "H", "H", 3], "H": [4, 5], "batch_size": [2, 6], "devices": [1, 2]})")));
   std::vector<std::string> names;
   for (const SuiteWorkload& entry : suite.workloads) names.push_back(entry.workload.name);
-  EXPECT_THAT(names, ElementsAre("mlp-7x4x4x3-b2", "mlp-7x4x4x3-b6", "mlp-7x5x5x3-b2", "mlp-7x5x5x3-b6"));
+  EXPECT_THAT(names,
+              ElementsAre("mlp-7x4x4x3-b2", "mlp-7x4x4x3-b2-g2", "mlp-7x4x4x3-b6", "mlp-7x4x4x3-b6-g2",
+                          "mlp-7x5x5x3-b2", "mlp-7x5x5x3-b2-g2", "mlp-7x5x5x3-b6", "mlp-7x5x5x3-b6-g2"));
 }
 
 TEST(Suite, AWorkloadHasTheCellsOfEveryEntryThatMeansIt) {

@@ -46,13 +46,14 @@ void Sleepers::wake() {
 
 Scheduler the_scheduler;
 
-std::vector<Progress> Scheduler::begin(std::span<const Launch> launches) {
+std::vector<Progress> Scheduler::begin(std::span<const Launch> launches, bool is_in_order) {
   for (const Launch& launch : launches) require_possible(launch.shape);
   fault_.clear();
   order_given_up_ = false;
   std::vector<Progress> all(launches.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
     all[i].launch = &launches[i];
+    all[i].before = is_in_order && i > 0 ? &all[i - 1] : nullptr;
     all[i].order.resize(launches[i].shape.blocks / launches[i].shape.cluster);
     std::iota(all[i].order.begin(), all[i].order.end(), 0u);
     std::shuffle(all[i].order.begin(), all[i].order.end(), random_);
@@ -61,7 +62,7 @@ std::vector<Progress> Scheduler::begin(std::span<const Launch> launches) {
 }
 
 void Scheduler::run_beside(std::span<const Launch> launches) {
-  std::vector<Progress> all = begin(launches);
+  std::vector<Progress> all = begin(launches, false);
   try {
     for (Progress& progress : all)
       while (progress.placed < progress.order.size()) place_clusters(progress);
@@ -74,11 +75,10 @@ void Scheduler::run_beside(std::span<const Launch> launches) {
 }
 
 void Scheduler::run(std::span<const Launch> launches) {
-  std::vector<Progress> all = begin(launches);
+  std::vector<Progress> all = begin(launches, true);
   try {
     for (std::size_t i = 0; i < all.size(); ++i) {
       Progress& progress = all[i];
-      progress.before = i > 0 ? &all[i - 1] : nullptr;
       Progress* next = i + 1 < all.size() && launches[i + 1].shape.overlaps ? &all[i + 1] : nullptr;
       while (progress.left > 0 || progress.placed < progress.order.size()) {
         if (progress.left == 0) place_clusters(progress);

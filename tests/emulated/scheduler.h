@@ -201,7 +201,7 @@ class Scheduler {
     std::uint64_t sleep;
   };
 
-  std::vector<Progress> begin(std::span<const Launch> launches);
+  std::vector<Progress> begin(std::span<const Launch> launches, bool is_in_order);
   void leave();
   void sleep();
   void end(Lane& lane);

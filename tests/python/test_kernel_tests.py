@@ -45,7 +45,7 @@ def lines_of(page: str) -> list[Line]:
 
 def requests_of(folder: Path) -> str:
     """Where a strategy writes down what it has compiled."""
-    return "".join(path.read_text() for path in sorted(folder.glob("compiled/*.cpp")))
+    return "".join(path.read_text() for path in sorted(folder.glob("*.cpp")))
 
 
 def kernels_of(root: Path) -> set[str]:

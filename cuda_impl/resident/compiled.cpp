@@ -1,4 +1,4 @@
-#include "resident/compiled/compiled.h"
+#include "resident/compiled.h"
 
 #include <optional>
 #include <variant>
@@ -7,7 +7,7 @@
 #include "device/device.h"
 #include "jit/cache.h"
 #include "jit/compiler.h"
-#include "resident/compiled/requests.h"
+#include "resident/requests.h"
 
 namespace headroom {
 namespace {

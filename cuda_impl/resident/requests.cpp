@@ -1,4 +1,4 @@
-#include "resident/compiled/requests.h"
+#include "resident/requests.h"
 
 #include <stdexcept>
 #include <utility>
@@ -153,7 +153,8 @@ jit::Request column_request(const ColumnPlan& plan, Precision precision, int ran
     request.options = {"--prec-div=false", "--prec-sqrt=false", "--ftz=true"};
     request.most_local_bytes = 128;  // GELU at 256 columns; with Adam alone 8 there in fp16
   }
-  if (shape.halves > 1 || ranks > 1)
+  if (ranks > 1) request.most_local_bytes = 512;  // GELU and Adam at 256 columns; none with plain training
+  if (shape.halves > 1)
     request.most_local_bytes = 128;  // at 256 columns, most of it addresses, which stay for the whole launch
   return request;
 }

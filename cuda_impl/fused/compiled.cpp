@@ -1,10 +1,10 @@
-#include "fused/compiled/compiled.h"
+#include "fused/compiled.h"
 
 #include "core/error.h"
 #include "device/device.h"
 #include "fused/kernels.h"
 #include "fused/trainer.h"
-#include "narrow/compiled/compiled.h"
+#include "narrow/compiled.h"
 
 namespace headroom {
 namespace {

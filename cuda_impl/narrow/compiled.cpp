@@ -1,4 +1,4 @@
-#include "narrow/compiled/compiled.h"
+#include "narrow/compiled.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "streamed/compiled/compiled.h"
+#include "streamed/compiled.h"
 
 #include <algorithm>
 
