@@ -130,8 +130,9 @@ def children_of(process_id: int) -> list[int]:
 
 
 @pytest.mark.long
-def test_the_captured_row_trains_the_joined_batch(joined):
-    trainer = ranked(joined, "headroom_worker.pytorch_ddp_graph", "fp16")
+@pytest.mark.parametrize("row", ["pytorch_graph", "pytorch_ddp_graph"])
+def test_captured_rows_train_the_joined_batch(joined, row):
+    trainer = ranked(joined, f"headroom_worker.{row}", "fp16")
     assert "static loss scale 128" in trainer.note  # of the joined batch: 16 times 8
     assert_trains_the_joined_batch(trainer, joined, 5e-2)
     trainer.close()

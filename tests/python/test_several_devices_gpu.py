@@ -51,8 +51,8 @@ def test_ddp_of_two_ranks_that_share_a_gpu_trains_the_joined_batch(tmp_path, pre
 ONE_RANK = {
     "pytorch-ddp": ("headroom_worker.pytorch_ddp", {}),
     "pytorch-ddp-graph": ("headroom_worker.pytorch_ddp_graph", {}),
-    "grouped": ("headroom_worker.several_devices_trials", {"kind": "graph", "grouped": True}),
-    "one all-reduce": ("headroom_worker.several_devices_trials", {"kind": "graph"}),
+    "pytorch-graph": ("headroom_worker.several_devices_trials", {"kind": "graph"}),
+    "graph-grouped-all-reduce": ("headroom_worker.several_devices_trials", {"kind": "graph-grouped"}),
 }
 
 
@@ -109,7 +109,7 @@ def assert_any_steps_are_the_same_together_and_one_by_one(worker, joined):
 
 @two_gpus
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("backend", ["pytorch-ddp", "pytorch-ddp-graph"])
+@pytest.mark.parametrize("backend", ["pytorch-ddp", "pytorch-graph", "pytorch-ddp-graph"])
 def test_the_joined_batch_is_trained(worker, tmp_path, precision, backend):
     problems = problems_of_a_fresh_seed(tmp_path, 1)
     assert_update_is_near_double_precision(worker, problems, precision, backend)

@@ -35,7 +35,7 @@ def row(name: str, description: str, **options) -> Backend:
 
 BACKENDS = (
     row("pytorch-eager", "PyTorch from Python, operation by operation", runs_on_cpu=("fp32",)),
-    row("pytorch-graph", "pytorch-eager's step, captured in a CUDA graph"),
+    row("pytorch-graph", "pytorch-eager's step, captured in a CUDA graph", max_devices=MOST_RANKS),
     row("pytorch-compile", "torch.compile (max-autotune) of the loss and of the update", compiles=True),
     row(
         "pytorch-compile-graph",
@@ -115,7 +115,7 @@ TRIALS = (
     trial("compile-graph-default", "compile-graph", compiles=True, trains_everything=True, mode="default"),
 )
 
-# Of pytorch-ddp, pytorch-ddp-graph and pytorch-compile-graph on several devices; served likewise.
+# Of the rows on several devices; served likewise.
 TRIALS_ON_SEVERAL_DEVICES = (
     trial_on_several_devices("ddp-plain", "ddp", static_graph=False, gradient_as_bucket_view=False),
     trial_on_several_devices("ddp-static", "ddp", gradient_as_bucket_view=False),
@@ -123,8 +123,7 @@ TRIALS_ON_SEVERAL_DEVICES = (
     trial_on_several_devices(
         "ddp-graph-plain", "ddp-graph", static_graph=False, gradient_as_bucket_view=False
     ),
-    trial_on_several_devices("graph-one-all-reduce", "graph"),
-    trial_on_several_devices("graph-grouped-all-reduce", "graph", grouped=True),
+    trial_on_several_devices("graph-grouped-all-reduce", "graph-grouped"),
     trial_on_several_devices("compile-graph-all-reduce-apart", "compile-graph-in-parts", compiles=True),
 )
 

@@ -56,4 +56,8 @@ class GraphedEagerTrainer(GraphTrainer):
 
 
 def make_trainer(request: TrainerRequest, device: torch.device) -> GraphedEagerTrainer:
-    return GraphedEagerTrainer(request, device)
+    if request.devices == 1:
+        return GraphedEagerTrainer(request, device)
+    from headroom_worker.graph_on_several_devices import GraphOnSeveralDevices
+
+    return GraphOnSeveralDevices(request, device)

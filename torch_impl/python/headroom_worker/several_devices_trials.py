@@ -4,36 +4,20 @@ import torch
 from headroom_protocol.server import TrainerRequest
 
 from headroom_worker.compilation import compiled
+from headroom_worker.graph_on_several_devices import GraphOnSeveralDevices
 from headroom_worker.pytorch_compile_graph import CompiledGraphTrainer
 from headroom_worker.pytorch_ddp import DdpTrainer
 from headroom_worker.pytorch_ddp_graph import GraphedDdpTrainer
-from headroom_worker.pytorch_graph import GraphedEagerTrainer
 from headroom_worker.rules import Tensors
-from headroom_worker.several_devices import communication_note, mean_in_place, means_in_place, pieces_of
+from headroom_worker.several_devices import mean_in_place, means_in_place, pieces_of
 
 
-class GraphedAllReduce(GraphedEagerTrainer):
-    """No DistributedDataParallel: gradients as a list, copied together and joined by one all-reduce.
+class GroupedAllReduce(GraphOnSeveralDevices):
+    """Gradients joined where they lie, by one group of NCCL."""
 
-    `grouped`: joined where they lie instead, by one group of NCCL.
-    """
-
-    def __init__(self, request: TrainerRequest, device: torch.device, grouped: bool = False):
-        self.grouped = grouped
-        super().__init__(request, device)
-        self.note = f"{communication_note()}, {self.note}"
-
-    def step(self, features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        loss, scaled = self.scaled_loss(features, targets)
-        gradients = list(torch.autograd.grad(scaled, self.parameter_list))
-        if self.grouped:
-            means_in_place(gradients)
-        else:
-            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-            mean_in_place(flat)
-            gradients = pieces_of(flat, gradients)
-        self.update(gradients)
-        return loss
+    def joined(self, gradients: Tensors) -> Tensors:
+        means_in_place(gradients)
+        return gradients
 
 
 class CompiledAroundAllReduce(CompiledGraphTrainer):
@@ -65,7 +49,8 @@ class CompiledAroundAllReduce(CompiledGraphTrainer):
 KINDS = {
     "ddp": DdpTrainer,
     "ddp-graph": GraphedDdpTrainer,
-    "graph": GraphedAllReduce,
+    "graph": GraphOnSeveralDevices,  # the row, for a test with one rank
+    "graph-grouped": GroupedAllReduce,
     "compile-graph-in-parts": CompiledAroundAllReduce,
 }
 
