@@ -173,14 +173,17 @@ int run(const RunOptions& asked) {
   if (const std::string text = left_out_text(); !text.empty()) progress.line(text);
   progress.status("starting the workers", true);
   keep_needed_workers(plan, table, pool);
-  note_machine(results, pool);
+  note_machine(results, pool, peers);
   if (earlier) go_on_with(*earlier, options.resume.string(), plan, results);
   add_benchmark_context(options.google_benchmark, results);
-  DeviceLock lock;
-  lock_device(options, results.device, lock, progress);
+  std::vector<DeviceInfo> devices = results.peer_devices;
+  if (results.device) devices.push_back(*results.device);
+  const std::vector<DeviceLock> locks = lock_devices(options, devices, progress);
   if (!results.device) progress.line("No CUDA device was found: only what runs on the CPU is measured.");
 
-  const std::unique_ptr<GpuMonitor> monitor = watch_device(results.device, progress);
+  const std::vector<std::unique_ptr<GpuMonitor>> watching = watch_devices(results, progress);
+  std::vector<GpuMonitor*> monitors;
+  for (const auto& monitor : watching) monitors.push_back(monitor.get());
   const Scratch files(temporary_bytes(plan));
   const RunContext context{.options = options,
                            .plan = plan,
@@ -192,7 +195,7 @@ int run(const RunOptions& asked) {
                            .least_train_bytes = least_train_bytes(results.device),
                            .has_device = results.device.has_value(),
                            .gpu_oracle = reference_on_device(table, pool),
-                           .monitor = monitor.get()};
+                           .monitors = monitors};
   refuse_too_large(context, results);
   const Outlook outlook = look_ahead(context, results);
   if (!options.compile_only) refuse_too_long(options, outlook);

@@ -7,13 +7,14 @@
 #include "choice/choice.h"
 #include "device/device.h"
 #include "device/profiler_range.h"
-#include "fused/compiled/compiled.h"
+#include "fused/compiled.h"
 #include "fused/trainer.h"
 #include "layered/trainer.h"
 #include "oracle/reference.h"
-#include "resident/compiled/compiled.h"
-#include "streamed/compiled/compiled.h"
+#include "resident/compiled.h"
+#include "streamed/compiled.h"
 #include "streamed/trainer.h"
+#include "tiled/compiled.h"
 #include "tiled/trainer.h"
 #include "worker/server.h"
 
@@ -87,6 +88,21 @@ std::function<Prepared(const CompileRequest&)> compiled_ahead(const char* backen
   };
 }
 
+/// The same of cuda-tiled, which other GPUs run as well.
+std::function<Prepared(const CompileRequest&)> tiled_compiled_ahead(const TiledOptions& options) {
+  return [options](const CompileRequest& request) {
+    const TargetDevice& target = request.target;
+    const jit::Cubin cubin =
+        compile_tiled(request.workload, request.precision,
+                      {.architecture = {.major = target.compute_major, .minor = target.compute_minor},
+                       .sm_count = target.sm_count},
+                      request.cache_folder, options);
+    return Prepared{.setup_seconds = cubin.seconds,
+                    .note = cubin.kernel,
+                    .setup_cache = cubin.was_kept ? SetupCache::kWarm : SetupCache::kCold};
+  };
+}
+
 WorkerDescription describe(int device) {
   const auto missing = device_missing(device);
   WorkerDescription description;
@@ -102,11 +118,12 @@ WorkerDescription describe(int device) {
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_layered_trainer(request.workload, request.precision, request.data, request.initial,
-                                         request.device);
+                                         request.device, request.devices);
            },
        .trains_everything = true,
        .family = Family::kOurs,
-       .description = "our kernels, one for each operation, in a CUDA graph"},
+       .description = "our kernels, one for each operation, in a CUDA graph",
+       .max_devices = kMaxDevices},
       {.name = "cuda-resident",
        .precisions = all_precisions(resident_unavailable(device)),
        .make_trainer =
@@ -155,24 +172,29 @@ WorkerDescription describe(int device) {
        .precisions = all_precisions(tiled_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
-             return make_tiled_trainer(request.workload, request.precision, request.data, request.initial,
-                                       request.device);
+             return make_compiled_tiled_trainer(request.workload, request.precision, request.data,
+                                                request.initial, request.device, request.cache_folder);
            },
        .trains_everything = true,
        .family = Family::kOurs,
        .description =
-           "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor"},
+           "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor",
+       .compiles = true,
+       .compile = tiled_compiled_ahead({})},
       {.name = "cuda-tiled-portable",
        .precisions = all_precisions(tiled_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
-             return make_tiled_trainer(request.workload, request.precision, request.data, request.initial,
-                                       request.device, {.portable = true});
+             return make_compiled_tiled_trainer(request.workload, request.precision, request.data,
+                                                request.initial, request.device, request.cache_folder,
+                                                {.portable = true});
            },
        .trains_everything = true,
        .family = Family::kOurs,
        .description = "cuda-tiled by the kernel for every GPU, without wgmma; not in 'all'",
-       .repeats = true},
+       .compiles = true,
+       .repeats = true,
+       .compile = tiled_compiled_ahead({.portable = true})},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =
@@ -193,7 +215,12 @@ WorkerDescription describe(int device) {
        .description = "the oracle's arithmetic on the GPU, for large workloads"},
   };
   description.backends.push_back(fastest_of(description.backends, device));
-  if (!missing) description.calibrate = [device](const auto&) { return calibrate_device(device); };
+  if (!missing)
+    description.calibrate = [device](const std::vector<int>& devices) {
+      Calibration rates = calibrate_device(device);
+      rates.merge(calibrate_links(devices));
+      return rates;
+    };
   description.range = profiler_ranges();
   return description;
 }

@@ -13,12 +13,11 @@ import community
 import findings
 from findings import Cell, Sentence
 from ladder import TITLES, ladders_of, term_text
-from published import ROOT, SERIES, SHAPES, TRIALS, Published, Stale, claimed, row_of
+from published import ROOT, SERIES, TRIALS, Published, Stale, apart, claimed, row_of
 from results_file import (
     EAGER,
     PRECISIONS,
     TERMS,
-    Results,
     Row,
     Source,
     Workload,
@@ -521,18 +520,11 @@ def _setup(row: Row | None) -> str:
     return f"{row.setup_seconds:.2g} s {row.setup_cache}".rstrip()
 
 
-def shapes(data: Published) -> Published:
-    """The files of other shapes, which are not in the report, as only some PyTorch rows were run."""
-    files = sorted((data.root / SHAPES).glob("*.json"))
-    results = read_results(files) if files else Results(device=data.results.device)
-    return Published(results, findings.cells_of(results), data.root)
-
-
-def shapes_block(data: Published, arguments: list[str]) -> list[str]:
-    """Microseconds a step of the workloads that are published apart."""
-    cells = shapes(data).cells
+def apart_block(data: Published, arguments: list[str]) -> list[str]:
+    """Microseconds a step of the workloads in a folder of their own: apart FOLDER."""
+    cells = apart(data, arguments[0]).cells
     if not cells:
-        return ["No other shape is published."]
+        return [f"Nothing is published in {arguments[0]} yet."]
     named = [[titled(cell.workload), cell.precision] for cell in cells]
     return times_table(["workload", "precision"], named, cells, None)
 
@@ -594,10 +586,10 @@ def streamed_bytes(workload: Workload, precision: str) -> float:
 
 def traffic_block(data: Published, arguments: list[str]) -> list[str]:
     """Bytes that cuda-streamed counts in a step, against what a copy reaches; networks of at least H=N."""
-    least, apart = int(arguments[0][2:]), shapes(data)
-    sources = [*data.results.sources, *apart.results.sources]
+    least, other = int(arguments[0][2:]), apart(data, "shapes")
+    sources = [*data.results.sources, *other.results.sources]
     lines = []
-    for cell in [*data.cells, *apart.cells]:
+    for cell in [*data.cells, *other.cells]:
         row = next((row for row in cell.rows if row.backend == "cuda-streamed" and row.counts), None)
         if row is None or max(cell.workload.widths[1:]) < least:
             continue
@@ -649,7 +641,7 @@ BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "trials": trials_block,
     "message": message_block,
     "setup": setup_block,
-    "shapes": shapes_block,
+    "apart": apart_block,
     "users": users_block,
     "traffic": traffic_block,
     "community": community_block,

@@ -82,7 +82,7 @@ MAKERS = {
     "layered": ("make_layered_trainer",),
     "resident": ("make_resident_trainer",),
     "streamed": ("make_streamed_trainer", "make_compiled_streamed_trainer"),
-    "tiled": ("make_tiled_trainer",),
+    "tiled": ("make_tiled_trainer", "make_compiled_tiled_trainer"),
     "fused": ("make_fused_trainer", "make_compiled_fused_trainer"),
     "narrow": ("make_compiled_fused_trainer",),
 }
@@ -103,7 +103,7 @@ def strategies(root: Path) -> list[Strategy]:
     found = []
     for folder, makers in MAKERS.items():
         names = set()
-        requests = "".join(path.read_text() for path in sorted((sources / folder).glob("compiled/*.cpp")))
+        requests = "".join(path.read_text() for path in sorted((sources / folder).glob("*.cpp")))
         for path in sorted((sources / folder).glob("*.cu*")):
             has_kernel = "__global__" in path.read_text() or f'{path.name}"' in requests
             if has_kernel and path.stem not in HELPERS:
@@ -134,6 +134,7 @@ def draw_tree(root: Path) -> Page:
     kernels_height = 0.42 + 0.16 * max(len(lines) for lines in kernel_lines.values())
     wide = [
         ("trainers", "the host's halves: " + ", ".join(headers_of(root / "cuda_impl/trainers"))),
+        ("ranks", "several GPUs: a trainer and a thread for each, its part of the data, NCCL"),
         ("jit", "kernels compiled for the network at hand: request, cache, nvcc or NVRTC"),
         ("rules", "what is trained: " + ", ".join(headers_of(root / "cuda_impl/rules"))),
     ]

@@ -12,7 +12,6 @@ from results_file import PRECISIONS, Results, Row, read_results, refuted_text
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = "results/h200"
-SHAPES = "results/h200/shapes"  # networks for which only some PyTorch rows were run
 SERIES = re.compile(r"mlp-784x(\d+)x\1x\1x10-b32")  # the seed suite's
 TRIALS = "results/h200/trials"  # other ways to write a row, in files of their own: they are no competitors
 
@@ -42,6 +41,13 @@ def published(root: Path = ROOT) -> Published:
     return Published(results, findings.cells_of(results), root)
 
 
+def apart(data: Published, folder: str) -> Published:
+    """The files of a folder of their own. They are not in the report, as only some rows were run."""
+    files = sorted((data.root / PUBLISHED / folder).glob("*.json"))
+    results = read_results(files) if files else Results(device=data.results.device)
+    return Published(results, findings.cells_of(results), data.root)
+
+
 def row_of(cell: Cell, name: str) -> Row:
     """`name`: a backend, or best, rival, ours, eager for the fastest of a family in this cell."""
     family = {"best": cell.best, "rival": cell.rival, "ours": cell.ours, "eager": cell.eager}
@@ -58,8 +64,11 @@ def claimed(data: Published, claim: str) -> tuple[float, Row]:
     'fp32 H=128 cuda-layered' (seconds), 'fp32 H=128 best / ours' (ratio of times), '... saved by A of B'
     (share of B's time), '... A floor' (share of the floor), '... A joules'. '... at least A of B' and
     '... at most A of B' are what both rows' intervals allow of that share. 'lowest H=* best / ours' and
-    'highest * best / ours' are the ends over the seed suite's series, and over all that is published.
+    'highest * best / ours' are the ends over the seed suite's series, and over all that is published. 'jax/ '
+    before any of them: of the files in that folder.
     """
+    if found := re.match(r"([a-z]+)/ ", claim):
+        return claimed(apart(data, found.group(1)), claim[found.end() :])
     precision, place, what = (claim.split(maxsplit=2) + ["", ""])[:3]
     if precision in ("lowest", "highest"):
         return end_of_all(data, precision, place, what)

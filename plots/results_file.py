@@ -23,7 +23,7 @@ EAGER = "pytorch-eager"
 @dataclass(frozen=True)
 class Floor:
     seconds: float
-    bound: str  # what sets it: bytes, operations or exchanges
+    bound: str  # what sets it: bytes, operations, exchanges or link
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,16 @@ class Workload:
     about: str = field(compare=False)  # where it comes from; may be empty
     # By precision and the backend that chose: the backend that it took. Empty in older files.
     taken: dict[str, dict[str, str]] = field(compare=False)
+    devices: int = 1  # GPUs, each with that batch
 
     @property
     def trained(self) -> str:
-        """What is no default of activation, loss and optimizer: 'tanh, mse, adam'; mostly empty."""
+        """What is no default, as 'tanh, mse, adam, 2 GPUs'; mostly empty."""
         parts = (
             self.activation if self.activation != "relu" else "",
             self.loss if self.loss != "cross-entropy" else "",
             self.optimizer.short,
+            f"{self.devices} GPUs" if self.devices > 1 else "",
         )
         return ", ".join(part for part in parts if part)
 
@@ -311,6 +313,7 @@ def _workload(workload: dict) -> Workload:
             precision: {_one_line(name): _one_line(choice["taken"]) for name, choice in choices.items()}
             for precision, choices in workload.get("choices", {}).items()
         },
+        devices=workload.get("devices", 1),  # files of earlier versions have none
     )
 
 

@@ -91,6 +91,8 @@ LOOKS = {
     "pytorch-graph": Look("#56b4e9", "s", size=7.0),  # both graphs hold the same kernels: the lines coincide
     "pytorch-compile": Look("#332288", "^"),
     "pytorch-compile-graph": Look("#6699cc", "D"),
+    "pytorch-ddp": Look("#4477aa", "v"),
+    "pytorch-ddp-graph": Look("#88ccee", ">"),
     "libtorch-eager": Look("#009e73", "o"),
     "libtorch-graph": Look("#44aa99", "s", line="--", size=4.0),
     "libtorch-expert": Look("#117733", "^"),

@@ -39,7 +39,7 @@ def alike_but_for_width(workload: Workload) -> Alike | None:
     if len(set(workload.widths[1:-1])) != 1:
         return None
     shape = "-".join([str(workload.widths[0]), *["H"] * (len(workload.widths) - 2), str(workload.widths[-1])])
-    trained = (workload.activation, workload.loss, workload.optimizer)
+    trained = (workload.activation, workload.loss, workload.optimizer, workload.devices)
     return Alike(shape, workload.trained, (trained, workload.data, workload.seed))
 
 

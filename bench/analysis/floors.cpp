@@ -124,22 +124,72 @@ std::vector<double> exchanged_values(const Workload& workload) {
   return values;
 }
 
-std::string missing_rate(Precision precision, const Calibration& calibration) {
+double link_bytes(const Workload& workload, Precision precision) {
+  const double others = workload.devices - 1, value_bytes = input_bytes(precision);
+  double bytes = 0;
+  for (int layer = 0; layer < workload.layers(); ++layer) {
+    const double in = workload.model.widths[layer], out = workload.model.widths[layer + 1];
+    // A device's share of the sums, and the sums of the others'.
+    const double sums = 4 * (in + 1) * out * 2 * others / workload.devices;
+    // The data set can lie on every device.
+    const double rows = value_bytes * others * workload.batch_size * ((layer > 0 ? in : 0) + out);
+    bytes += std::min(sums, rows);
+  }
+  return bytes;
+}
+
+std::string missing_rate(Precision precision, const Calibration& calibration, int devices) {
   for (const std::string& name : {std::string("copy"), std::string("read"), std::string("on_chip"),
                                   std::string("one_sm_read"), matrix_rate(precision)}) {
     if (calibration.find(name) == calibration.end()) return name;
   }
+  if (devices > 1) {
+    for (const char* name : {"link_store", "link_round_trip"})
+      if (calibration.find(name) == calibration.end()) return name;
+  }
   return least(calibration, {"remote_read", "chip_gather_8"}) ? "" : "chip_gather_8";
 }
 
+namespace {
+
+void set_largest(Floor& floor) {
+  floor.seconds = floor.bytes_seconds;
+  floor.bound = "bytes";
+  for (const auto& [seconds, bound] :
+       {std::pair(floor.operations_seconds, "operations"), std::pair(floor.exchanges_seconds, "exchanges"),
+        std::pair(floor.link_seconds, "link")}) {
+    if (!(seconds > floor.seconds)) continue;
+    floor.seconds = seconds;
+    floor.bound = bound;
+  }
+}
+
+Floor floor_of_several(const Workload& workload, Precision precision, std::int64_t samples,
+                       const Calibration& calibration, const FloorDevice& device) {
+  const double one_way = *rate(calibration, "link_round_trip") / 2;
+  Floor floor =
+      workload_floor(workload.of_a_rank(), precision, samples / workload.devices, calibration, device)
+          .value();
+  // Some exchange of a step has to wait for the other device.
+  floor.exchanges_seconds += one_way;
+  floor.link_seconds = link_bytes(workload, precision) / *rate(calibration, "link_store") + one_way;
+  set_largest(floor);
+  Floor alone = workload_floor(workload.joined(), precision, samples, calibration, device).value();
+  alone.link_seconds = floor.link_seconds;
+  return alone.seconds < floor.seconds ? alone : floor;
+}
+
+}  // namespace
+
 std::optional<Floor> workload_floor(const Workload& workload, Precision precision, std::int64_t samples,
                                     const Calibration& calibration, const FloorDevice& device) {
-  if (device.sm_count < 1 || device.l2_bytes < 0 || samples < workload.batch_size) {
+  if (device.sm_count < 1 || device.l2_bytes < 0 || samples < workload.joined_batch_size()) {
     throw std::invalid_argument("workload_floor: " + std::to_string(device.sm_count) + " SMs, " +
                                 std::to_string(device.l2_bytes) + " bytes of L2, " + std::to_string(samples) +
                                 " samples: expected an SM or more, no negative size, a batch or more");
   }
-  if (!missing_rate(precision, calibration).empty()) return std::nullopt;
+  if (!missing_rate(precision, calibration, workload.devices).empty()) return std::nullopt;
+  if (workload.devices > 1) return floor_of_several(workload, precision, samples, calibration, device);
   const double flops_per_second = operation_rate(precision, calibration);
   Floor floor;
   floor.bytes_seconds = traffic_seconds(
@@ -148,16 +198,7 @@ std::optional<Floor> workload_floor(const Workload& workload, Precision precisio
   floor.operations_seconds = workload.flops_per_step() / flops_per_second;
   floor.exchanges_seconds =
       exchange_seconds(workload, precision, flops_per_second, calibration, device.sm_count);
-  floor.seconds = floor.bytes_seconds;
-  floor.bound = "bytes";
-  if (floor.operations_seconds > floor.seconds) {
-    floor.seconds = floor.operations_seconds;
-    floor.bound = "operations";
-  }
-  if (floor.exchanges_seconds > floor.seconds) {
-    floor.seconds = floor.exchanges_seconds;
-    floor.bound = "exchanges";
-  }
+  set_largest(floor);
   return floor;
 }
 

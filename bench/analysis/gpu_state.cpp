@@ -1,8 +1,26 @@
 #include "analysis/gpu_state.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace headroom {
+namespace {
+
+/// Of all devices of the block; `known` becomes true if any of them says.
+std::vector<std::string> reasons_of(const Block& block, bool& known) {
+  std::vector<std::string> reasons;
+  const auto add = [&](const GpuState& state) {
+    if (!state.throttle_reasons) return;
+    known = true;
+    std::copy_if(state.throttle_reasons->begin(), state.throttle_reasons->end(), std::back_inserter(reasons),
+                 is_slowdown);
+  };
+  if (block.gpu) add(*block.gpu);
+  for (const GpuState& peer : block.peer_gpus) add(peer);
+  return reasons;
+}
+
+}  // namespace
 
 bool is_slowdown(std::string_view throttle_reason) {
   for (const std::string_view reason : {"hardware_slowdown", "hardware_thermal_slowdown",
@@ -15,12 +33,11 @@ bool is_slowdown(std::string_view throttle_reason) {
 std::optional<std::vector<std::string>> slowdown_reasons(const std::vector<Block>& blocks) {
   std::optional<std::vector<std::string>> reasons;
   for (const Block& block : blocks) {
-    if (!block.gpu || !block.gpu->throttle_reasons) continue;
-    if (!reasons) reasons.emplace();
-    for (const std::string& reason : *block.gpu->throttle_reasons) {
-      if (is_slowdown(reason) && std::find(reasons->begin(), reasons->end(), reason) == reasons->end())
-        reasons->push_back(reason);
-    }
+    bool known = false;
+    const std::vector<std::string> seen = reasons_of(block, known);
+    if (known && !reasons) reasons.emplace();
+    for (const std::string& reason : seen)
+      if (std::find(reasons->begin(), reasons->end(), reason) == reasons->end()) reasons->push_back(reason);
   }
   return reasons;
 }
@@ -29,9 +46,8 @@ std::string slowdown_message(const std::vector<Block>& blocks) {
   const auto reasons = slowdown_reasons(blocks);
   if (!reasons || reasons->empty()) return {};
   const auto slow = std::count_if(blocks.begin(), blocks.end(), [](const Block& block) {
-    return block.gpu && block.gpu->throttle_reasons &&
-           std::any_of(block.gpu->throttle_reasons->begin(), block.gpu->throttle_reasons->end(),
-                       [](const std::string& reason) { return is_slowdown(reason); });
+    bool known = false;
+    return !reasons_of(block, known).empty();
   });
   std::string text =
       "slowed down in " + std::to_string(slow) + " of " + std::to_string(blocks.size()) + " blocks: ";

@@ -52,13 +52,14 @@ struct Block {
   std::int64_t steps = 0;
   double device_seconds = 0, wall_seconds = 0, cpu_seconds = 0;  ///< of the whole block
   std::optional<GpuState> gpu = {};                              ///< nullopt where there is no NVML
+  std::vector<GpuState> peer_gpus = {};  ///< of the other devices of a workload of several
 };
 
 /// An untimed stretch of steps after the blocks, and the energy that the GPU's counter gave for it.
 struct Energy {
   std::int64_t steps = 0;
-  double seconds = 0, joules = 0;    ///< of the whole stretch
-  std::optional<double> idle_watts;  ///< with the same processes holding the GPU and nothing running
+  double seconds = 0, joules = 0;    ///< of the whole stretch, and of all devices of the workload
+  std::optional<double> idle_watts;  ///< with the same processes holding the GPUs and nothing running
 };
 
 /// Median and 95 % interval of a step, in seconds.
@@ -126,11 +127,13 @@ struct CalibratedRate {
 };
 using Calibration = std::map<std::string, CalibratedRate>;
 
-/// The least time that a step can take on the device, as estimated, and the three times it is the largest of.
+/// The least time that a step can take on the device, as estimated, and the three times it is the largest of; on several
+/// devices a fourth.
 struct Floor {
   double seconds = 0;
-  std::string bound;  ///< "bytes", "operations" or "exchanges"
+  std::string bound;  ///< "bytes", "operations", "exchanges" or "link"
   double bytes_seconds = 0, operations_seconds = 0, exchanges_seconds = 0;
+  double link_seconds = 0;  ///< 0 on one device
 };
 
 /// What is saved from one way of running a step to another; analysis/ladder.h has the names and their meaning.

@@ -313,6 +313,7 @@ Json to_json(const WorkerHello& hello) {
                         {"repeats", backend.repeats},
                         {"reference", backend.reference},
                         {"max_devices", backend.max_devices},
+                        {"min_devices", backend.min_devices},
                         {"precisions", precisions}});
   }
   Json devices = Json::array();
@@ -410,6 +411,8 @@ WorkerHello read(const JsonReader& fields, const WorkerHello*) {
     backend.reference = read_flag(row, "reference");
     if (row.has("max_devices"))
       backend.max_devices = static_cast<int>(row.at("max_devices").integer(1, 1024));
+    if (row.has("min_devices"))
+      backend.min_devices = static_cast<int>(row.at("min_devices").integer(1, backend.max_devices));
     for (const auto& [name, offer] : row.at("precisions").members()) {
       OfferedPrecision& offered = backend.precisions[read_precision(name, offer)];
       offered.contract =

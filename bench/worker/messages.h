@@ -41,6 +41,7 @@ struct OfferedBackend {
   bool repeats = false;          ///< another row's work under its own name: "all" leaves it out
   bool reference = false;        ///< whether it answers `reference`
   int max_devices = 1;           ///< that it trains one network on
+  int min_devices = 1;           ///< likewise
   std::map<Precision, OfferedPrecision> precisions = {};
 };
 struct WorkerHello {

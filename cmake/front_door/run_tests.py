@@ -41,6 +41,7 @@ WITHOUT_PTX = (
     "cuda_compiled_resident_tests",
     "cuda_fused_tests",
     "cuda_streamed_tests",
+    "cuda_tiled_tests",
 )
 # Minutes for a shard, so its jobs begin before all others: a run lasts as long as what ends last.
 LONGEST = "racecheck: cuda_resident_tests"

@@ -2,11 +2,13 @@
 #include "calibration/calibration.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 
 #include "calibration/exchanges.h"
 #include "calibration/launches.h"
+#include "calibration/links.h"
 #include "calibration/rates.h"
 #include "device/device.h"
 
@@ -98,6 +100,28 @@ void add_chip_exchanges(Calibration& rates, Stream& stream, int sm_count, std::i
 }
 
 }  // namespace
+
+Calibration calibrate_links(const std::vector<int>& devices) {
+  constexpr std::int64_t kBytes = std::int64_t{1} << 28;
+  constexpr int kRoundTrips = 10000;
+  double bytes_per_second = std::numeric_limits<double>::infinity(), seconds = 0;
+  for (std::size_t one = 0; one < devices.size(); ++one) {
+    for (std::size_t other = one + 1; other < devices.size(); ++other) {
+      if (no_peer_access(devices[one], devices[other])) return {};
+      bytes_per_second = std::min(bytes_per_second, link_store_rate(devices[one], devices[other], kBytes));
+      seconds = std::max(seconds, link_round_trip_seconds(devices[one], devices[other], kRoundTrips));
+    }
+  }
+  if (seconds == 0) return {};
+  return {
+      {"link_store",
+       {bytes_per_second, "bytes_per_second",
+        "all SMs of a device store 256 MiB into another's memory, fastest of 5, slowest pair of devices"}},
+      {"link_round_trip",
+       {seconds, "seconds",
+        "a store into another device's memory and the store that answers it, 10000 in a chain, fastest of 5, "
+        "slowest pair of devices"}}};
+}
 
 Calibration calibrate_device(int device) {
   use_device(device);

@@ -87,7 +87,7 @@ struct PipelineArguments {
   unsigned char* kept;  ///< [pairs][kKeptTiles][kKeptTileBytes], of pairs only: what waits for its gradient
 };
 /// The plan that a kernel goes by: its argument's, or a constant that is made of the words that FUSED_PLAN holds. Which of the two,
-/// compiled/compiled.h says.
+/// compiled.h says.
 #ifdef FUSED_PLAN
 struct PlanWords {
   std::uint32_t words[sizeof(Plan) / sizeof(std::uint32_t)];

@@ -1,4 +1,4 @@
-// The trainer of `cuda-fused`, whose kernels are compiled at set-up (compiled/compiled.h): narrow networks and large batches; activations stay on the SM from the first layer to the last and back.
+// The trainer of `cuda-fused`, whose kernels are compiled at set-up (compiled.h): narrow networks and large batches; activations stay on the SM from the first layer to the last and back.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,7 @@ std::optional<std::string> fused_refusal(const Workload& workload, Precision pre
 /// Throws UnsupportedError with the reason of one of these two, or with how many thread blocks or bytes the device lacks;
 /// InputError if the data does not fit the workload, OutOfMemoryError.
 /// No wait of its kernels has a bound. The host watches their steps instead, and train() throws DeviceStuckError.
-/// And what `make` throws: compiled/compiled.h has the one of the row.
+/// And what `make` throws: compiled.h has the one of the row.
 std::unique_ptr<Trainer> make_fused_trainer(const Workload& workload, Precision precision,
                                             const DatasetView& data, const Parameters& initial, int device,
                                             const fused::MakeKernel& make);

@@ -15,8 +15,10 @@ namespace headroom::jit {
 /// The GPU that code is made for, by its compute capability.
 struct Architecture {
   int major = 9, minor = 0;
-  /// "sm_90a": with the instructions that are of this generation alone, such as wgmma.
-  std::string name() const { return "sm_" + std::to_string(major) + std::to_string(minor) + "a"; }
+  /// "sm_90a": from 9.0 on with the instructions that are of this generation alone, such as wgmma. "sm_86": there are none before.
+  std::string name() const {
+    return "sm_" + std::to_string(major) + std::to_string(minor) + (major >= 9 ? "a" : "");
+  }
 };
 
 /// One kernel. Two requests with the same content are compiled to the same machine code.

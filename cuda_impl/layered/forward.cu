@@ -20,35 +20,39 @@ template <class Format, class Tile>
 using Forward = Product<Format, Tile, Storage::kInnerContiguous, Storage::kInnerContiguous>;
 
 /// An activation other than ReLU, which the kernel has built in.
-template <class Format>
+template <class Format, class Which>
 struct OtherActivation {
-  Activation activation;
+  Which activation;
   typename Format::Value* sums;  // before the activation [batch, out], or null
 
   /// Of four neighbours, the first of which has place `at` in the matrix.
   __device__ void apply(float4& sum, std::int64_t at) const {
     if (sums != nullptr) store_rounded_quad<Format>(sums + at, sum);
-    sum.x = rules::activated(activation, sum.x), sum.y = rules::activated(activation, sum.y);
-    sum.z = rules::activated(activation, sum.z), sum.w = rules::activated(activation, sum.w);
+    sum.x = rules::activated(activation.value, sum.x), sum.y = rules::activated(activation.value, sum.y);
+    sum.z = rules::activated(activation.value, sum.z), sum.w = rules::activated(activation.value, sum.w);
   }
 };
 
 /// `other`: none or one.
 template <class Format, class Tile, class... Other>
-__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) forward_kernel(
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) forward_kernel(
     Operand<typename Format::Value> inputs /* [batch, in], or [batches * batch, in] with state */,
     const StepState* state, Operand<typename Format::Value> weights /* [out, in] */, std::int64_t in,
     const float* bias /* [padded(out)] */, typename Format::Value* hidden /* [batch, out], or null */,
     float* logits /* [batch, out], or null */, std::int64_t pitch, SplitSums split, Other... other) {
   const std::int64_t batch = inputs.outer, out = weights.outer;
   if (state != nullptr) inputs.data += state->batch * batch * inputs.pitch;
-  const std::int64_t first_row = std::int64_t{blockIdx.x} * Tile::kRows;
-  const std::int64_t first_column = std::int64_t{blockIdx.y} * Tile::kColumns;
-  Forward<Format, Tile>::run_split(
-      inputs, weights, first_row, first_column, in, split, [&](int tile_row, int tile_column, float4 sum) {
+  using P = Forward<Format, Tile>;
+  const std::int64_t first_row = P::first_row(), first_column = P::first_column();
+  P::run_split(
+      inputs, weights, first_row, first_column, in, split,
+      [&](int /*tile_row*/, int tile_column) {
+        const std::int64_t column = first_column + tile_column;
+        return column < out ? *reinterpret_cast<const float4*>(bias + column) : float4{};
+      },
+      [&](int tile_row, int tile_column, float4 sum, float4 shift) {
         const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
         if (row >= batch || column >= out) return;
-        const float4 shift = *reinterpret_cast<const float4*>(bias + column);
         sum.x += shift.x, sum.y += shift.y, sum.z += shift.z, sum.w += shift.w;
         if (logits != nullptr) {
           store_quad(logits + row * pitch + column, sum);
@@ -67,38 +71,46 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) forward_kernel(
 template <class Format, class Tile, class... Other>
 void launch(Matrix<const typename Format::Value> inputs, const StepState* state,
             Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
-            float* logits, std::int64_t batch, std::int64_t pitch, const SplitSums& split, Stream& stream,
-            Other... other) {
+            float* logits, std::int64_t batch, std::int64_t pitch, int parts, const SplitSums& split,
+            Stream& stream, Other... other) {
   using P = Forward<Format, Tile>;
-  const std::int64_t down = tiles(batch, Tile::kRows), across = tiles(weights.rows, Tile::kColumns);
-  const int parts = inner_splits<P>(down * across, weights.columns);
-  const dim3 grid(static_cast<unsigned>(down), static_cast<unsigned>(across), static_cast<unsigned>(parts));
-  launch_product(forward_kernel<Format, Tile, Other...>, grid, P::shared_bytes(weights.columns), stream,
+  launch_product(forward_kernel<Format, Tile, Other...>, P::grid(batch, weights.rows, parts), Tile::kThreads,
+                 P::shared_bytes(weights.columns), stream,
                  Operand<typename Format::Value>{inputs.data, inputs.pitch, batch}, state,
                  Operand<typename Format::Value>{weights.data, weights.pitch, weights.rows}, weights.columns,
                  bias, hidden, logits, pitch, split, other...);
 }
 
-template <class Format, class... Other>
+template <class Format, class Other = NoOther>
 void forward(Matrix<const typename Format::Value> inputs, const StepState* state,
              Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
              float* logits, std::int64_t batch, std::int64_t out, std::int64_t pitch, const SplitSums& split,
-             Stream& stream, Other... other) {
+             Stream& stream, Other other = {}) {
   require_equal("forward: inputs of the layer against columns of the weights", inputs.columns,
                 weights.columns);
   require_equal("forward: outputs of the layer against rows of the weights", out, weights.rows);
   require_shape(state != nullptr ? batch > 0 && inputs.rows >= batch : inputs.rows == batch,
                 "forward: rows of the inputs", inputs.rows, batch);
-  const auto with_tile = [&](auto tile) {
-    launch<Format, decltype(tile)>(inputs, state, weights, bias, hidden, logits, batch, pitch, split, stream,
-                                   other...);
+  const auto with_tile = [&](auto tile, int parts) {
+    using Tile = decltype(tile);
+    const auto with_other = [&](auto... known) {
+      launch<Format, Tile>(inputs, state, weights, bias, hidden, logits, batch, pitch, parts, split, stream,
+                           known...);
+    };
+    if constexpr (std::is_same_v<Other, NoOther>)
+      with_other();
+    else
+      with_activation<Tile>(other.activation.value, [&](auto which) {
+        with_other(OtherActivation<Format, decltype(which)>{which, other.sums});
+      });
   };
-  with_product_tile<Format>(batch, out, with_tile);
+  with_product_tile<Format, Forward, typename Tiles<Format>::LargeForward>(batch, out, weights.columns,
+                                                                           with_tile);
 }
 
 }  // namespace
 
-std::int64_t split_sum_tiles() { return kBlocksPerProcessor * multiprocessors(); }
+std::int64_t split_sum_tiles() { return 2 * multiprocessors(); }
 std::int64_t split_sum_values() {
   // Only products that leave multiprocessors idle are split: at most so many blocks, of the largest tile.
   return split_sum_tiles() * 128 * 128;
@@ -118,7 +130,7 @@ void forward_activated(Matrix<const typename Format::Value> inputs, const StepSt
                        Matrix<typename Format::Value> hidden, typename Format::Value* sums,
                        const SplitSums& split, Stream& stream) {
   forward<Format>(inputs, state, weights, bias, hidden.data, nullptr, hidden.rows, hidden.columns,
-                  hidden.pitch, split, stream, OtherActivation<Format>{activation, sums});
+                  hidden.pitch, split, stream, OtherActivation<Format, AnyActivation>{{activation}, sums});
 }
 
 template <class Format>

@@ -20,40 +20,50 @@ template <class Format, class Tile>
 using Backward = Product<Format, Tile, Storage::kInnerContiguous, Storage::kOuterContiguous>;
 
 /// An activation other than ReLU, which the kernel has built in.
+template <class Which>
 struct OtherActivation {
-  Activation activation;
+  Which activation;
   template <class Value>
   __device__ void pass_back(float4& sum, const Value* kept) const {
-    sum.x = rules::passed_back(activation, to_float(kept[0]), sum.x);
-    sum.y = rules::passed_back(activation, to_float(kept[1]), sum.y);
-    sum.z = rules::passed_back(activation, to_float(kept[2]), sum.z);
-    sum.w = rules::passed_back(activation, to_float(kept[3]), sum.w);
+    sum.x = rules::passed_back(activation.value, to_float(kept[0]), sum.x);
+    sum.y = rules::passed_back(activation.value, to_float(kept[1]), sum.y);
+    sum.z = rules::passed_back(activation.value, to_float(kept[2]), sum.z);
+    sum.w = rules::passed_back(activation.value, to_float(kept[3]), sum.w);
   }
 };
 
 /// `other`: none or one.
 template <class Format, class Tile, class... Other>
-__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     input_gradient_kernel(Operand<typename Format::Value> gradient /* [batch, out] */,
                           Operand<typename Format::Value> weights /* [out, in] */, std::int64_t out,
                           const typename Format::Value* kept /* [batch, in] */,
                           typename Format::Value* input_gradient /* [batch, in] */, std::int64_t pitch,
                           SplitSums split, Other... other) {
   const std::int64_t batch = gradient.outer, in = weights.outer;
-  const std::int64_t first_row = std::int64_t{blockIdx.x} * Tile::kRows;
-  const std::int64_t first_column = std::int64_t{blockIdx.y} * Tile::kColumns;
-  Backward<Format, Tile>::run_split(
-      gradient, weights, first_row, first_column, out, split, [&](int tile_row, int tile_column, float4 sum) {
+  using P = Backward<Format, Tile>;
+  const std::int64_t first_row = P::first_row(), first_column = P::first_column();
+  using Value = typename Format::Value;
+  struct alignas(4 * sizeof(Value)) Quad {
+    Value value[4];
+  };
+  P::run_split(
+      gradient, weights, first_row, first_column, out, split,
+      [&](int tile_row, int tile_column) {
+        const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
+        return row < batch && column < in ? *reinterpret_cast<const Quad*>(kept + row * pitch + column)
+                                          : Quad{};
+      },
+      [&](int tile_row, int tile_column, float4 sum, const Quad& active) {
         const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
         if (row >= batch || column >= in) return;
-        const typename Format::Value* active = kept + row * pitch + column;
         if constexpr (sizeof...(other) == 0) {
-          if (!(to_float(active[0]) > 0)) sum.x = 0;
-          if (!(to_float(active[1]) > 0)) sum.y = 0;
-          if (!(to_float(active[2]) > 0)) sum.z = 0;
-          if (!(to_float(active[3]) > 0)) sum.w = 0;
+          if (!(to_float(active.value[0]) > 0)) sum.x = 0;
+          if (!(to_float(active.value[1]) > 0)) sum.y = 0;
+          if (!(to_float(active.value[2]) > 0)) sum.z = 0;
+          if (!(to_float(active.value[3]) > 0)) sum.w = 0;
         }
-        (other.pass_back(sum, active), ...);
+        (other.pass_back(sum, active.value), ...);
         store_rounded_quad<Format>(input_gradient + row * pitch + column, sum);
       });
 }
@@ -61,22 +71,20 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
 template <class Format, class Tile, class... Other>
 void launch(Matrix<const typename Format::Value> gradient, Matrix<const typename Format::Value> weights,
             Matrix<const typename Format::Value> kept, Matrix<typename Format::Value> input_gradient,
-            const SplitSums& split, Stream& stream, Other... other) {
+            int parts, const SplitSums& split, Stream& stream, Other... other) {
   using P = Backward<Format, Tile>;
-  const std::int64_t down = tiles(gradient.rows, Tile::kRows),
-                     across = tiles(weights.columns, Tile::kColumns);
-  const int parts = inner_splits<P>(down * across, weights.rows);
-  const dim3 grid(static_cast<unsigned>(down), static_cast<unsigned>(across), static_cast<unsigned>(parts));
-  launch_product(input_gradient_kernel<Format, Tile, Other...>, grid, P::shared_bytes(weights.rows), stream,
+  launch_product(input_gradient_kernel<Format, Tile, Other...>,
+                 P::grid(gradient.rows, weights.columns, parts), Tile::kThreads,
+                 P::shared_bytes(weights.rows), stream,
                  Operand<typename Format::Value>{gradient.data, gradient.pitch, gradient.rows},
                  Operand<typename Format::Value>{weights.data, weights.pitch, weights.columns}, weights.rows,
                  kept.data, input_gradient.data, input_gradient.pitch, split, other...);
 }
 
-template <class Format, class... Other>
+template <class Format, class Other = NoOther>
 void with_slopes(Matrix<const typename Format::Value> gradient, Matrix<const typename Format::Value> weights,
                  Matrix<const typename Format::Value> kept, Matrix<typename Format::Value> input_gradient,
-                 const SplitSums& split, Stream& stream, Other... other) {
+                 const SplitSums& split, Stream& stream, Other other = {}) {
   require_equal("input gradient: columns of the gradient against rows of the weights", gradient.columns,
                 weights.rows);
   require_equal("input gradient: columns of the hidden activations against those of the weights",
@@ -85,9 +93,18 @@ void with_slopes(Matrix<const typename Format::Value> gradient, Matrix<const typ
                 weights.columns);
   require_equal("input gradient: rows of the hidden activations against the batch", kept.rows, gradient.rows);
   require_equal("input gradient: rows of the result against the batch", input_gradient.rows, gradient.rows);
-  with_product_tile<Format>(gradient.rows, weights.columns, [&](auto tile) {
-    launch<Format, decltype(tile)>(gradient, weights, kept, input_gradient, split, stream, other...);
-  });
+  with_product_tile<Format, Backward, typename Tiles<Format>::Large>(
+      gradient.rows, weights.columns, weights.rows, [&](auto tile, int parts) {
+        using Tile = decltype(tile);
+        const auto with_other = [&](auto... known) {
+          launch<Format, Tile>(gradient, weights, kept, input_gradient, parts, split, stream, known...);
+        };
+        if constexpr (std::is_same_v<Other, NoOther>)
+          with_other();
+        else
+          with_activation<Tile>(other.activation.value,
+                                [&](auto which) { with_other(OtherActivation<decltype(which)>{which}); });
+      });
 }
 
 }  // namespace
@@ -105,7 +122,8 @@ void activated_input_gradient(Matrix<const typename Format::Value> gradient,
                               Matrix<const typename Format::Value> kept,
                               Matrix<typename Format::Value> input_gradient, const SplitSums& split,
                               Stream& stream) {
-  with_slopes<Format>(gradient, weights, kept, input_gradient, split, stream, OtherActivation{activation});
+  with_slopes<Format>(gradient, weights, kept, input_gradient, split, stream,
+                      OtherActivation<AnyActivation>{{activation}});
 }
 
 #define HEADROOM_INSTANTIATE(Format)                                                                         \

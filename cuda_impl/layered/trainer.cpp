@@ -7,6 +7,11 @@
 // GPU by itself, so they stay on one stream, and their layers' weights are updated where the gradients are made. A last
 // layer of few classes above them has kernels of its own (narrow.h). Both know ReLU, cross-entropy and plain SGD only,
 // and each is taken where what it needs of the three is there.
+//
+// On several devices each rank has a trainer of its own, on its part of the joined batch; losses and gradients are divided
+// by the joined batch's size. The ranks' gradients are added up by NCCL, in a stream of its own, a bucket of layers as soon
+// as it is there. Nothing may be updated before that, so kernels that update where the gradients are made get the gradients
+// in place of the parameters, as zeros, and a learning rate of -1: 0 + 1 * g is g to the last bit.
 #include "layered/trainer.h"
 
 #include <algorithm>
@@ -25,6 +30,9 @@
 #include "layered/training_data.h"
 #include "layered/wide.h"
 #include "planted/delay.h"
+#include "ranks/nccl.h"
+#include "ranks/share.h"
+#include "ranks/trainer.h"
 #include "trainers/graph_trainer.h"
 
 namespace headroom {
@@ -61,15 +69,23 @@ class LayeredTrainer : public GraphTrainer {
   using Value = typename Format::Value;
   static constexpr bool kCopiesWeights = sizeof(Value) == 2;
 
-  LayeredTrainer(const Workload& workload, const DatasetView& data, const Parameters& initial)
+  /// `data`: the rank's, with `communicators`, which are then of the workload's devices; begin() is called once all ranks are
+  /// there.
+  LayeredTrainer(const Workload& workload, const DatasetView& data, const Parameters& initial, int rank = 0,
+                 const ranks::Communicators* communicators = nullptr,
+                 std::int64_t least_bucket = kLeastBucket)
       : GraphTrainer(workload, "cuda-layered"),
+        rank_(rank),
+        communicators_(communicators),
+        least_bucket_(least_bucket),
+        joined_batch_(workload.joined_batch_size()),
         batch_(workload.batch_size),
         batches_(data.batches(workload.batch_size)),
         activation_(workload.model.activation),
         loss_(workload.loss),
         optimizer_(workload.optimizer),
         learning_rate_(static_cast<float>(workload.optimizer.learning_rate)),
-        loss_scale_(static_cast<float>(loss_scale(Format::kPrecision, workload.batch_size))),
+        loss_scale_(static_cast<float>(loss_scale(Format::kPrecision, workload.joined_batch_size()))),
         layers_(place_layers(workload.model.widths)) {
     allocate();
     data_ = upload<Format>(data, batches_ * batch_, stream_);
@@ -80,8 +96,18 @@ class LayeredTrainer : public GraphTrainer {
     }
     choose_wide_products();
     set_parameters(initial);
+    stream_.synchronize();
+    if (communicators_ != nullptr) return;
     capture_steps({kStepsPerGraph, 1});
     if (const auto share = PlantedDelay::asked_share()) plant_delay(*share, initial);
+    stream_.synchronize();
+  }
+
+  /// NCCL connects the ranks at the first sum, which a capture cannot hold.
+  void begin() {
+    for (const Bucket& bucket : buckets_) sum_over_ranks(bucket);
+    sum_stream_.synchronize();
+    capture_steps({kStepsPerGraph, 1});
     stream_.synchronize();
   }
 
@@ -112,12 +138,24 @@ class LayeredTrainer : public GraphTrainer {
     };
     const auto wide = count(wide_forwards_) + count(wide_input_gradients_) + count(wide_updates_);
     const std::string planted = planted_ ? planted_->note() : "";
-    if (wide == 0) return planted;
-    return "wide tiles for " + std::to_string(wide) + " of " + std::to_string(3 * layers_.size() - 1) +
-           " products" + (planted.empty() ? "" : "; " + planted);
+    std::string note;
+    const auto add = [&note](const std::string& text) { note += (note.empty() ? "" : "; ") + text; };
+    if (wide > 0)
+      add("wide tiles for " + std::to_string(wide) + " of " + std::to_string(3 * layers_.size() - 1) +
+          " products");
+    if (communicators_ != nullptr)
+      add("gradients summed by NCCL " + communicators_->version() + " in " + std::to_string(buckets_.size()) +
+          (buckets_.size() == 1 ? " sum" : " sums"));
+    if (!planted.empty()) add(planted);
+    return note;
   }
 
  private:
+  /// Layers whose gradients are summed over the ranks together: first and last.
+  struct Bucket {
+    std::size_t first, last;
+  };
+
   /// For tests of the gate: the steps are captured again, slower. Finding out how much slower trains, so the network
   /// starts anew.
   void plant_delay(double share, const Parameters& initial) {
@@ -190,6 +228,7 @@ class LayeredTrainer : public GraphTrainer {
     if constexpr (kCopiesWeights) {
       if (wide_products_run()) make_wide_products(), make_narrow_layer();
     }
+    if (communicators_ != nullptr) return fill_buckets();
     for (std::size_t layer = 0; layer < layers; ++layer) {
       if (wide_updates_[layer] || (narrow_ && layer + 1 == layers)) continue;
       const LayerPlace& place = layers_[layer];
@@ -200,13 +239,34 @@ class LayeredTrainer : public GraphTrainer {
     }
   }
 
+  /// In the order in which the gradients are made.
+  void fill_buckets() {
+    std::size_t last = layers_.size() - 1;
+    for (std::size_t layer = layers_.size(); layer-- > 0;) {
+      if (layer > 0 && layers_[last].end - layers_[layer].weight < least_bucket_) continue;
+      // What is left may be too little for a bucket of its own.
+      if (layer > 0 && layers_[layer].weight < least_bucket_) continue;
+      buckets_.push_back({layer, last});
+      updates_.push_back({layers_[layer].weight, layers_[last].end});
+      bucket_summed_.emplace_back(Event::Kind::kOrder);
+      last = layer - 1;
+    }
+    has_zeroed_gradients_ = narrow_ || std::any_of(wide_updates_.begin(), wide_updates_.end(),
+                                                   [](const auto& one) { return !!one; });
+  }
+
   void make_wide_products() {
     const std::size_t last = layers_.size() - 1;
     const bool relu = activation_ == Activation::kRelu;
     const auto updates_itself = [&](std::int64_t out, std::int64_t in) {
-      return updates_plainly() && wide_gradient_pays(batch_, out, in);
+      return (gradients_only() || updates_plainly()) && wide_gradient_pays(batch_, out, in);
     };
     std::int64_t workspace = 0;
+    if (gradients_only()) {
+      for (const LayerPlace& place : layers_) workspace = std::max(workspace, place.bias - place.weight);
+      unused_copies_ = DeviceBuffer<Value>(workspace);
+      workspace = 0;
+    }
     for (const LayerPlace& place : layers_)
       if (updates_itself(place.out, place.in))
         workspace = std::max(
@@ -225,9 +285,11 @@ class LayeredTrainer : public GraphTrainer {
                                              positive_[layer - 1].data(), output_gradient(layer - 1));
       if (updates_itself(out, in))
         wide_updates_[layer].emplace(readable(output_gradient(layer)), layer_inputs(layer), batch_of(layer),
-                                     matrix(masters_.data() + weight, out, in),
-                                     matrix(copies_.data() + weight, out, in), masters_.data() + bias_begin,
-                                     learning_rate_, 1.0f / loss_scale_, wide_gradient_parts(batch_, out, in),
+                                     matrix(updated().data() + weight, out, in),
+                                     gradients_only() ? matrix(unused_copies_.data(), out, in)
+                                                      : matrix(copies_.data() + weight, out, in),
+                                     updated().data() + bias_begin, product_learning_rate(),
+                                     product_inverse_scale(), wide_gradient_parts(batch_, out, in),
                                      wide_workspace_.data());
     }
   }
@@ -237,7 +299,7 @@ class LayeredTrainer : public GraphTrainer {
     const std::size_t last = layers_.size() - 1;
     const auto [in, out, weight, bias_begin, end] = layers_[last];
     if (last == 0 || !wide_forwards_[last - 1] || out > kNarrowClasses) return;
-    if (!updates_plainly() || loss_ != Loss::kCrossEntropy) return;
+    if (!(gradients_only() || updates_plainly()) || loss_ != Loss::kCrossEntropy) return;
     narrow_workspace_ = zeros<float>(NarrowLayer<Format>::workspace_values(batch_, out, in));
     narrow_.emplace(layer_inputs(last), matrix(masters_.data() + weight, out, in),
                     matrix(copies_.data() + weight, out, in), output_gradient(last),
@@ -246,6 +308,16 @@ class LayeredTrainer : public GraphTrainer {
   }
 
   bool updates_plainly() const { return optimizer_.slots() == 0; }
+  /// Whether products with an update in them leave gradients, for all ranks' to be summed.
+  bool gradients_only() const { return communicators_ != nullptr; }
+  DeviceBuffer<float>& updated() { return gradients_only() ? gradients_ : masters_; }
+  float product_learning_rate() const { return gradients_only() ? -1.0f : learning_rate_; }
+  float product_inverse_scale() const { return gradients_only() ? 1.0f : 1.0f / loss_scale_; }
+  PartsUpdate<Format> narrow_update() {
+    PartsUpdate<Format> update = narrow_->update();
+    if (gradients_only()) update.masters = gradients_.data() + layers_.back().weight, update.copy = nullptr;
+    return update;
+  }
   const Value* weights_for_products() const {
     if constexpr (kCopiesWeights)
       return copies_.data();
@@ -274,17 +346,26 @@ class LayeredTrainer : public GraphTrainer {
   void queue_step() override {
     const std::size_t last = layers_.size() - 1;
     if (!updates_plainly()) queue_update_factors();
+    if (has_zeroed_gradients_)
+      CUDA_CHECK(
+          cudaMemsetAsync(gradients_.data(), 0, static_cast<std::size_t>(gradients_.bytes()), stream_.get()));
     for (std::size_t layer = 0; layer < last; ++layer) queue_forward(layer);
     queue_loss();
+    std::size_t bucket = 0;
     for (std::size_t layer = last; layer > 0; --layer) {
       if (narrow_ && layer == last) {
         queue_narrow_backward();
-        continue;
+      } else {
+        if (!wide_updates_[layer]) queue_weight_gradient(layer);
+        queue_input_gradient(layer);
+        queue_wide_product(layer);  // updates weights that the input gradient has read
+        queue_wide_update(layer);
       }
-      if (!wide_updates_[layer]) queue_weight_gradient(layer);
-      queue_input_gradient(layer);
-      queue_wide_product(layer);  // updates weights that the input gradient has read
-      queue_wide_update(layer);
+      if (bucket < buckets_.size() && buckets_[bucket].first == layer) {
+        output_gradient_done_.record(stream_);
+        output_gradient_done_.hold(gradient_stream());
+        queue_sum(bucket++, gradient_stream());
+      }
     }
     if (wide_updates_[0])
       queue_wide_product(0);
@@ -300,10 +381,26 @@ class LayeredTrainer : public GraphTrainer {
 
     queue_wide_update(0);
     gradients_done_.hold(stream_);
+    if (bucket < buckets_.size()) queue_sum(bucket, stream_);
     if (planted_) planted_->begin(stream_);
-    for (const Range& range : updates_) queue_update(range.begin, range.end);
+    for (std::size_t i = 0; i < updates_.size(); ++i) {
+      if (!buckets_.empty()) bucket_summed_[i].hold(stream_);
+      queue_update(updates_[i].begin, updates_[i].end);
+    }
     step_finished_.hold(stream_);
     if (planted_) planted_->end(stream_);
+  }
+
+  /// Over the ranks, behind what `behind` has queued.
+  void queue_sum(std::size_t bucket, Stream& behind) {
+    bucket_done_.record(behind);
+    bucket_done_.hold(sum_stream_);
+    sum_over_ranks(buckets_[bucket]);
+    bucket_summed_[bucket].record(sum_stream_);
+  }
+  void sum_over_ranks(const Bucket& bucket) {
+    const std::int64_t begin = layers_[bucket.first].weight, end = layers_[bucket.last].end;
+    communicators_->all_reduce(rank_, gradients_.data() + begin, end - begin, sum_stream_.get());
   }
 
   /// Beside the products, as soon as the update before has read those of its step.
@@ -327,7 +424,7 @@ class LayeredTrainer : public GraphTrainer {
   /// Outputs of the last layer, loss and the gradient of the outputs.
   void queue_loss() {
     const std::size_t last = layers_.size() - 1;
-    const float gradient_scale = loss_scale_ / static_cast<float>(batch_);
+    const float gradient_scale = loss_scale_ / static_cast<float>(joined_batch_);
     if constexpr (kCopiesWeights)
       if (narrow_)
         return narrow_->queue_forward(data_.labels.data(), state_.data(), gradient_scale, row_losses_.data(),
@@ -348,8 +445,9 @@ class LayeredTrainer : public GraphTrainer {
   void queue_narrow_backward() {
     if constexpr (kCopiesWeights) {
       narrow_->queue_backward(stream_);
-      if (!wide_updates_[0])
-        update_from_parts<Format>({narrow_->update()}, learning_rate_, 1.0f / loss_scale_, stream_);
+      if (!wide_updates_[0] || gradients_only())
+        update_from_parts<Format>({narrow_update()}, product_learning_rate(), product_inverse_scale(),
+                                  stream_);
     }
   }
   void queue_forward(std::size_t layer) {
@@ -384,8 +482,9 @@ class LayeredTrainer : public GraphTrainer {
   void queue_wide_update(std::size_t layer) {
     if constexpr (kCopiesWeights)
       if (wide_updates_[layer])
-        wide_updates_[layer]->queue_update(
-            stream_, layer == 0 && narrow_ ? std::optional(narrow_->update()) : std::nullopt);
+        wide_updates_[layer]->queue_update(stream_, layer == 0 && narrow_ && !gradients_only()
+                                                        ? std::optional(narrow_update())
+                                                        : std::nullopt);
   }
 
   /// Where weight gradients are queued.
@@ -409,16 +508,20 @@ class LayeredTrainer : public GraphTrainer {
   void set_step(std::int64_t step) override { layered::set_step(state_.data(), step, batches_, stream_); }
   const void* counter() const override { return &state_.data()->step; }
 
-  const std::int64_t batch_, batches_;
+  const int rank_;
+  const ranks::Communicators* const communicators_;  // null on one device
+  const std::int64_t least_bucket_;
+  const std::int64_t joined_batch_, batch_, batches_;
   const Activation activation_;
   const Loss loss_;
   const Optimizer optimizer_;
   const float learning_rate_, loss_scale_;
   const std::vector<LayerPlace> layers_;
 
-  Stream side_stream_;
+  Stream side_stream_, sum_stream_;
   Event step_begun_{Event::Kind::kOrder}, output_gradient_done_{Event::Kind::kOrder},
-      gradients_done_{Event::Kind::kOrder}, step_finished_{Event::Kind::kOrder};
+      gradients_done_{Event::Kind::kOrder}, step_finished_{Event::Kind::kOrder},
+      bucket_done_{Event::Kind::kOrder};
 
   TrainingData<Format> data_;    // batches * batch samples
   DeviceBuffer<float> targets_;  // of them [batches * batch, outputs]; none with cross-entropy
@@ -444,13 +547,54 @@ class LayeredTrainer : public GraphTrainer {
   struct Range {
     std::int64_t begin, end;
   };
-  std::vector<Range> updates_;  // parameters that wide updates leave, in their order
+  std::vector<Range> updates_;   // parameters that wide updates leave, in their order; of each bucket
+  std::vector<Bucket> buckets_;  // none on one device
+  std::vector<Event> bucket_summed_;
+  bool has_zeroed_gradients_ = false;  // some products add to them
+  DeviceBuffer<Value> unused_copies_;  // of gradients, which such a product makes too
   DeviceBuffer<float> logits_, row_losses_;
   std::int64_t losses_of_step_ = batch_;  // in row_losses_; their mean is the step's
   DeviceBuffer<StepState> state_;
 
   std::optional<PlantedDelay> planted_;
 };
+
+template <class Make>
+std::unique_ptr<Trainer> with_format(Precision precision, const Make& make) {
+  switch (precision) {
+    case Precision::kFp32:
+      return make.template operator()<Fp32>();
+    case Precision::kTf32:
+      return make.template operator()<Tf32>();
+    case Precision::kFp16:
+      return make.template operator()<Fp16>();
+    case Precision::kBf16:
+      return make.template operator()<Bf16>();
+  }
+  throw std::logic_error("make_layered_trainer: not a Precision");
+}
+
+template <class Format>
+std::unique_ptr<Trainer> make_on_devices(const Workload& workload, const DatasetView& data,
+                                         const Parameters& initial, const std::vector<int>& devices,
+                                         std::int64_t least_bucket) {
+  if (std::ssize(devices) != workload.devices)
+    throw InputError("cuda-layered: " + std::to_string(devices.size()) + " devices for '" + workload.name +
+                     "'");
+  for (const int one : devices)
+    if (const auto reason = layered_unavailable(one))
+      throw UnsupportedError("cuda-layered: device " + std::to_string(one) + ": " + *reason);
+  const auto communicators = std::make_shared<ranks::Communicators>(devices);
+  const auto make = [&](int rank) -> ranks::Rank {
+    use_device(devices[static_cast<std::size_t>(rank)]);  // of the rank's thread, for good
+    const ranks::Share share(workload, data, rank);
+    auto trainer = std::make_unique<LayeredTrainer<Format>>(workload, share.view(), initial, rank,
+                                                            communicators.get(), least_bucket);
+    LayeredTrainer<Format>* const begun = trainer.get();
+    return {std::move(trainer), [begun] { begun->begin(); }};
+  };
+  return ranks::make_trainer(workload, "cuda-layered", make, [communicators] { communicators->abort(); });
+}
 
 }  // namespace
 
@@ -464,23 +608,19 @@ std::optional<std::string> layered_unavailable(int device) {
 }
 
 std::unique_ptr<Trainer> make_layered_trainer(const Workload& workload, Precision precision,
-                                              const DatasetView& data, const Parameters& initial,
-                                              int device) {
+                                              const DatasetView& data, const Parameters& initial, int device,
+                                              const std::vector<int>& devices, std::int64_t least_bucket) {
   validate(workload);
   if (const auto reason = layered_unavailable(device)) throw UnsupportedError("cuda-layered: " + *reason);
   require_data_for(workload, data, "cuda-layered");
+  if (workload.devices > 1)
+    return with_format(precision, [&]<class Format>() {
+      return make_on_devices<Format>(workload, data, initial, devices, least_bucket);
+    });
   use_device(device);
-  switch (precision) {
-    case Precision::kFp32:
-      return std::make_unique<LayeredTrainer<Fp32>>(workload, data, initial);
-    case Precision::kTf32:
-      return std::make_unique<LayeredTrainer<Tf32>>(workload, data, initial);
-    case Precision::kFp16:
-      return std::make_unique<LayeredTrainer<Fp16>>(workload, data, initial);
-    case Precision::kBf16:
-      return std::make_unique<LayeredTrainer<Bf16>>(workload, data, initial);
-  }
-  throw std::logic_error("make_layered_trainer: not a Precision");
+  return with_format(precision, [&]<class Format>() -> std::unique_ptr<Trainer> {
+    return std::make_unique<LayeredTrainer<Format>>(workload, data, initial);
+  });
 }
 
 }  // namespace headroom

@@ -11,6 +11,7 @@
 // cut into parts, each with sums of its own, and sum_splits() adds them in order. Atomic adds would save
 // that pass and give other bits every time.
 #include <algorithm>
+#include <limits>
 
 #include "layered/kernels.h"
 #include "layered/product.cuh"
@@ -22,7 +23,7 @@ template <class Format, class Tile>
 using Outer = Product<Format, Tile, Storage::kOuterContiguous, Storage::kOuterContiguous>;
 
 template <class Format, class Tile>
-__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     weight_gradient_kernel(Operand<typename Format::Value> gradient /* [batch, out] */,
                            Operand<typename Format::Value> inputs /* [batch, in], or [batches * batch, in] */,
                            const StepState* state, std::int64_t batch, std::int64_t split_batch,
@@ -48,7 +49,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
         for (int sample = 0; sample < P::kInner; ++sample)  // samples past the end are zero
           bias_sum += to_float(slab[P::TileA::at(static_cast<int>(threadIdx.x), sample)]);
       },
-      [&](int tile_row, int tile_column, float4 sum) {
+      FetchNothing{},
+      [&](int tile_row, int tile_column, float4 sum, Nothing) {
         const std::int64_t row = first_output + tile_row, column = first_input + tile_column;
         // Past the L2, where it would push out weights: the update reads it once, later.
         if (row < out && column < in)
@@ -65,15 +67,70 @@ void launch(Matrix<const typename Format::Value> gradient, Matrix<const typename
   const std::int64_t split_batch = tiles(batch, splits);
   const dim3 grid(static_cast<unsigned>(tiles(inputs.columns, Tile::kColumns)),
                   static_cast<unsigned>(tiles(gradient.columns, Tile::kRows)), static_cast<unsigned>(splits));
-  launch_product(weight_gradient_kernel<Format, Tile>, grid, Outer<Format, Tile>::shared_bytes(split_batch),
-                 stream, Operand<typename Format::Value>{gradient.data, gradient.pitch, gradient.columns},
+  launch_product(weight_gradient_kernel<Format, Tile>, grid, Tile::kThreads,
+                 Outer<Format, Tile>::shared_bytes(split_batch), stream,
+                 Operand<typename Format::Value>{gradient.data, gradient.pitch, gradient.columns},
                  Operand<typename Format::Value>{inputs.data, inputs.pitch, inputs.columns}, state, batch,
                  split_batch, weight_gradient.data, weight_gradient.pitch, bias_gradient, split_stride);
 }
 
-/// The large tile from 512 x 512 on, or where the batch can be split to make more of them.
-bool use_large_tile(std::int64_t batch, std::int64_t out, std::int64_t in) {
-  return tiles(out, 128) * tiles(in, 128) >= 16 || (batch >= 4096 && out >= 128 && in >= 128);
+/// How a layer's product is divided.
+struct Division {
+  enum class Tile { kNarrow, kLarge, kTall } tile;
+  int splits;  ///< parts of the batch
+};
+
+/// As many parts as are not empty once the batch is divided evenly.
+int none_empty(std::int64_t batch, std::int64_t splits) {
+  return static_cast<int>(tiles(batch, static_cast<int>(tiles(batch, static_cast<int>(splits)))));
+}
+
+/// The division of a large batch in fp32 that takes least time: of the multiprocessor with most blocks, in multiply-adds, and
+/// of adding up the parts.
+Division fastest_division(std::int64_t batch, std::int64_t out, std::int64_t in) {
+  constexpr double kStart = 64;  // start and end of a block, in samples
+  constexpr double kPartOfWeight =
+      0.45;  // a part of a weight, written and read, as a share of the GPU's multiply-adds
+  constexpr double kNarrowCost = 1.7;  // as TurnedTile::kCost
+  constexpr std::int64_t kLeastPart = 256;
+  const std::int64_t processors = multiprocessors();
+  Division fastest{};
+  double least = std::numeric_limits<double>::infinity();
+  const auto try_tile = [&](Division::Tile tile, int rows, int columns, double cost, const auto& turns_of) {
+    const std::int64_t blocks = tiles(out, rows) * tiles(in, columns);
+    const std::int64_t most = std::clamp<std::int64_t>(8 * processors / blocks, 1, tiles(batch, kLeastPart));
+    for (std::int64_t wanted = 1; wanted <= most; ++wanted) {
+      const int splits = none_empty(batch, wanted);
+      const double walked = cost * rows * columns * turns_of(blocks * splits) *
+                            (static_cast<double>(tiles(batch, splits)) + kStart);
+      const double added = splits > 1 ? kPartOfWeight * static_cast<double>(splits * out * in) : 0;
+      if (walked + added < least) least = walked + added, fastest = {tile, splits};
+    }
+  };
+  const auto try_turned = [&]<class Tile>(Division::Tile name, Tile) {
+    try_tile(name, Tile::kRows, Tile::kColumns, Tile::kCost, turns<Tile>);
+  };
+  using Some = Tiles<Fp32>;
+  try_turned(Division::Tile::kLarge, Some::Large{});
+  try_turned(Division::Tile::kTall, Some::Tall{});
+  try_tile(
+      Division::Tile::kNarrow, Some::Narrow::kRows, Some::Narrow::kColumns, kNarrowCost,
+      [&](std::int64_t blocks) { return static_cast<double>(tiles(blocks, static_cast<int>(processors))); });
+  return fastest;
+}
+
+Division divide(Precision precision, std::int64_t batch, std::int64_t out, std::int64_t in) {
+  if (precision == Precision::kFp32 && batch >= 1024) return fastest_division(batch, out, in);
+  // The large tile from 512 x 512 on, or where the batch can be split to make more of them.
+  const std::int64_t large = tiles(out, 128) * tiles(in, 128);
+  const bool use_large = large >= 16 || (batch >= 4096 && out >= 128 && in >= 128);
+  const Division::Tile tile = use_large ? Division::Tile::kLarge : Division::Tile::kNarrow;
+  const std::int64_t blocks = use_large ? large : tiles(out, 32) * tiles(in, 64);
+  if (blocks >= multiprocessors()) return {tile, 1};
+  const std::int64_t wanted = tiles(2 * multiprocessors(), static_cast<int>(blocks));
+  // A part of fewer samples is mostly start and end; half as many hold as many bytes in fp32 and tf32.
+  const std::int64_t least = precision == Precision::kFp32 || precision == Precision::kTf32 ? 256 : 512;
+  return {tile, none_empty(batch, std::max<std::int64_t>(1, std::min(wanted, batch / least)))};
 }
 
 /// Adds up the parts of one quad in their order.
@@ -92,15 +149,7 @@ __global__ void sum_splits_kernel(const float* parts, int splits, std::int64_t s
 }  // namespace
 
 int weight_gradient_splits(Precision precision, std::int64_t batch, std::int64_t out, std::int64_t in) {
-  const std::int64_t blocks =
-      use_large_tile(batch, out, in) ? tiles(out, 128) * tiles(in, 128) : tiles(out, 32) * tiles(in, 64);
-  if (blocks >= multiprocessors()) return 1;
-  const std::int64_t wanted = tiles(2 * multiprocessors(), static_cast<int>(blocks));
-  // A part of fewer samples is mostly start and end; half as many hold as many bytes in fp32 and tf32.
-  const std::int64_t least = precision == Precision::kFp32 || precision == Precision::kTf32 ? 256 : 512;
-  const std::int64_t splits = std::max<std::int64_t>(1, std::min(wanted, batch / least));
-  // As many parts as are not empty once the batch is divided evenly.
-  return static_cast<int>(tiles(batch, static_cast<int>(tiles(batch, static_cast<int>(splits)))));
+  return divide(precision, batch, out, in).splits;
 }
 
 template <class Format>
@@ -116,12 +165,20 @@ void weight_gradient(Matrix<const typename Format::Value> gradient,
                 "weight gradient: rows of the inputs", inputs.rows, gradient.rows);
   require_shape(splits >= 1 && splits <= 65535, "weight gradient: splits of the batch, 65535 at most", splits,
                 1);
-  if (use_large_tile(gradient.rows, gradient.columns, inputs.columns))
-    launch<Format, typename Tiles<Format>::Large>(gradient, inputs, state, weight_gradient, bias_gradient,
-                                                  splits, split_stride, stream);
-  else
-    launch<Format, typename Tiles<Format>::Narrow>(gradient, inputs, state, weight_gradient, bias_gradient,
-                                                   splits, split_stride, stream);
+  const auto with_tile = [&](auto tile) {
+    launch<Format, decltype(tile)>(gradient, inputs, state, weight_gradient, bias_gradient, splits,
+                                   split_stride, stream);
+  };
+  using Some = Tiles<Format>;
+  switch (divide(Format::kPrecision, gradient.rows, gradient.columns, inputs.columns).tile) {
+    case Division::Tile::kLarge:
+      return with_tile(typename Some::Large{});
+    case Division::Tile::kTall:
+      if constexpr (!Format::kTensorCores) return with_tile(typename Some::Tall{});
+      break;
+    case Division::Tile::kNarrow:
+      return with_tile(typename Some::Narrow{});
+  }
 }
 
 void sum_splits(const float* parts, int splits, std::int64_t split_stride, float* sum, std::int64_t count,

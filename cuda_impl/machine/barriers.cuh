@@ -28,14 +28,8 @@ MACHINE_DEVICE void barrier_arrive_expect(std::uint32_t barrier, std::uint32_t b
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-/// At a barrier of another member of the cluster (cluster.cuh, remote_address()). Whoever waits for it there with
-/// barrier_try_wait_cluster() sees what this thread has written.
-MACHINE_DEVICE void barrier_arrive_remote_release(std::uint32_t remote_barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote_barrier)
-               : "memory");
-}
-/// The same where nothing that this thread wrote is handed on, as when it says that a place was read: a release would wait for its
-/// stores.
+/// At a barrier of another member of the cluster (cluster.cuh, remote_address()), where nothing that this thread wrote is handed on, as when
+/// it says that a place was read: a release would wait for its stores.
 MACHINE_DEVICE void barrier_arrive_remote_relaxed(std::uint32_t remote_barrier) {
   asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote_barrier)
                : "memory");

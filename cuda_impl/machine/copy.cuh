@@ -196,10 +196,6 @@ MACHINE_DEVICE void tensor_store(const void* map, int column, int row, int slice
                "r"(column), "r"(row), "r"(slice), "r"(shared)
                : "memory");
 }
-/// A tensor map into the cache that copies read it from.
-MACHINE_DEVICE void prefetch_tensor_map(const void* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
 
 // ---- fences between ordinary accesses and what reads or writes by itself (bulk and tensor copies, wgmma)
 

@@ -201,13 +201,6 @@ MACHINE_DEVICE uint4 load_relaxed_gpu_128(const void* address) {
   return internal::words(a, b);
 }
 /// If it is wanted, else the value stays; see load_generic16_if(). Of what somebody has seen to be there.
-MACHINE_DEVICE void load_relaxed_gpu_4x32_if(bool wanted, uint4& value, const void* address) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
-      : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
-      : "l"(address), "r"(static_cast<std::uint32_t>(wanted))
-      : "memory");
-}
 MACHINE_DEVICE void load_relaxed_gpu_128_if(bool wanted, uint4& value, const void* address) {
   std::uint64_t a = internal::joined(value.x, value.y), b = internal::joined(value.z, value.w);
   asm volatile(
@@ -222,19 +215,11 @@ MACHINE_DEVICE void load_relaxed_gpu_128_if(bool wanted, uint4& value, const voi
 MACHINE_DEVICE void store_relaxed_gpu(std::uint32_t* address, std::uint32_t value) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
-MACHINE_DEVICE void store_release_gpu(std::uint32_t* address, std::uint32_t value) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
-}
 MACHINE_DEVICE void store_relaxed_gpu_32(void* address, std::uint32_t value) {
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 MACHINE_DEVICE void store_relaxed_gpu_64(void* address, uint2 value) {
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(address), "l"(internal::joined(value.x, value.y))
-               : "memory");
-}
-MACHINE_DEVICE void store_relaxed_gpu_2x64(void* address, uint4 value) {
-  asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(address),
-               "l"(internal::joined(value.x, value.y)), "l"(internal::joined(value.z, value.w))
                : "memory");
 }
 MACHINE_DEVICE void store_relaxed_gpu_128(void* address, uint4 value) {
@@ -250,8 +235,6 @@ MACHINE_DEVICE void add_release_gpu(std::uint32_t* address, std::uint32_t value)
 MACHINE_DEVICE void add_relaxed_gpu(std::uint32_t* address, std::uint32_t value) {
   asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
-/// Before relaxed stores or additions that release what this thread has written and seen, when there are several of them.
-MACHINE_DEVICE void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 MACHINE_DEVICE void add_relaxed_gpu(std::uint64_t* address, std::uint64_t value) {
   asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }

@@ -8,10 +8,17 @@
 
 namespace headroom::machine {
 
+// GPUs before sm_90 have one fence for both.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define MACHINE_FENCE(half) "fence.acq_rel.gpu;"
+#else
+#define MACHINE_FENCE(half) "fence." half ".gpu;"
+#endif
 /// What this thread has written and seen comes before its later relaxed stores and additions. It waits until all of that is in the L2.
-MACHINE_DEVICE void fence_release_gpu() { asm volatile("fence.release.gpu;" ::: "memory"); }
+MACHINE_DEVICE void fence_release_gpu() { asm volatile(MACHINE_FENCE("release")::: "memory"); }
 /// What its earlier relaxed loads have seen comes before all that it reads from now on.
-MACHINE_DEVICE void fence_acquire_gpu() { asm volatile("fence.acquire.gpu;" ::: "memory"); }
+MACHINE_DEVICE void fence_acquire_gpu() { asm volatile(MACHINE_FENCE("acquire")::: "memory"); }
+#undef MACHINE_FENCE
 /// Of device memory between ordinary accesses and copies. fence_proxy_async(), of all memory, waits for the L2 as well.
 MACHINE_DEVICE void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 

@@ -18,8 +18,6 @@ MACHINE_DEVICE std::uint64_t nanoseconds() {
 MACHINE_DEVICE void report_once(std::uint32_t* status, std::uint32_t value) { atomicCAS(status, 0u, value); }
 /// The same where the last one may stay, in fewer instructions.
 MACHINE_DEVICE void report(std::uint32_t* status, std::uint32_t value) { store_relaxed_gpu(status, value); }
-/// Whether somebody has.
-MACHINE_DEVICE bool is_given_up(const std::uint32_t* status) { return load_relaxed_gpu(status) != 0; }
 
 /// The least of what has been said. `word`: all ones before.
 MACHINE_DEVICE std::uint64_t report_least(std::uint64_t* word, std::uint64_t value) {

@@ -1,5 +1,5 @@
 // Narrow networks with every activation, loss and optimizer, in every precision: the trainer behind a kernel that has the network as
-// constants. compiled/compiled.h compiles one.
+// constants. compiled.h compiles one.
 #pragma once
 
 #include <functional>

@@ -29,7 +29,7 @@ struct SliceArguments {
 };
 
 #ifdef SLICE_PLAN
-/// The plan of the one network that this is compiled for, out of the words that SLICE_PLAN holds (compiled/requests.h). In a constant
+/// The plan of the one network that this is compiled for, out of the words that SLICE_PLAN holds (requests.h). In a constant
 /// bank: some of it is indexed at run time.
 struct SlicePlanWords {
   std::uint32_t word[sizeof(SlicePlan) / sizeof(std::uint32_t)];

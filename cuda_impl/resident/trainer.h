@@ -30,7 +30,7 @@ struct PlanKernel {
   jit::ReadyKernel ready;
   int threads;  ///< of a thread block
 };
-/// Makes the kernels of plans: compiled/compiled.h for a GPU, tests/emulated for one that the CPU plays.
+/// Makes the kernels of plans: compiled.h for a GPU, tests/emulated for one that the CPU plays.
 class KernelMaker {
  public:
   virtual ~KernelMaker() = default;
@@ -39,7 +39,7 @@ class KernelMaker {
 };
 
 /// Where a slice kernel finds its plan: in its argument, so that networks of one kind share a kernel, or in constants of its code.
-/// kChosen: plan_form_of() of compiled/requests.h.
+/// kChosen: plan_form_of() of requests.h.
 enum class PlanForm { kChosen, kArgument, kConstants };
 
 }  // namespace resident
@@ -74,7 +74,7 @@ std::string offer_plans(const Workload& workload, Precision precision, const Lim
 
 /// Throws UnsupportedError with resident_unavailable()'s reason or with the bytes that do not fit, InputError if
 /// the data does not fit the workload, OutOfMemoryError, and what `maker` throws. Takes the first plan whose kernel `maker` makes and
-/// whose thread blocks can all be resident. compiled/compiled.h has a maker that compiles.
+/// whose thread blocks can all be resident. compiled.h has a maker that compiles.
 std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial, int device,
                                                const resident::KernelMaker& maker,

@@ -1,4 +1,4 @@
-// The trainer of `cuda-streamed`, whose kernel is compiled at set-up (compiled/compiled.h): networks whose weights do not fit on the chip: each is read once forward, and read and written once
+// The trainer of `cuda-streamed`, whose kernel is compiled at set-up (compiled.h): networks whose weights do not fit on the chip: each is read once forward, and read and written once
 // backward, where its gradient and update happen in registers.
 #pragma once
 
@@ -39,7 +39,7 @@ struct StreamedOptions {
 };
 
 /// Throws UnsupportedError with one of the reasons above, InputError if the data does not fit the workload,
-/// OutOfMemoryError, and what `make` throws: compiled/compiled.h has the one of the row.
+/// OutOfMemoryError, and what `make` throws: compiled.h has the one of the row.
 std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial, int device,
                                                const StreamedOptions& options,

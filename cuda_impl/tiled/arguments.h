@@ -1,7 +1,6 @@
 // What a launch of cuda-tiled's kernel is given. Lives in the kernel's parameters, where the copy engine reads the tensor maps.
 #pragma once
 
-#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -17,6 +16,12 @@ struct TaskTimes {
   std::uint64_t begin, first_slab, products, end;
 };
 
+/// The bytes of the driver's CUtensorMap (machine/tensor_map.h). A type of our own, as NVRTC has not the driver's header, whose type is aligned
+/// otherwise in another toolkit.
+struct alignas(128) TensorMap {
+  std::uint64_t words[16];
+};
+
 /// A matrix by its address, for what the copy engine does not do: [slices][rows][pitch] values of the factors' type.
 struct Rows {
   void* values;
@@ -27,7 +32,7 @@ struct Rows {
 /// A matrix [slices][rows][columns] as factor of the wgmma kernel's products, a stage at a time: whose inner index runs along its rows, 64
 /// rows of as many panels as a stage has slabs; and across them, in boxes of 64 columns by as many rows as a stage has inner indices.
 struct Factors {
-  CUtensorMap plain, turned;
+  TensorMap plain, turned;
 };
 
 /// A layer with its weights. Matrices that are written in every step while the step before is still read are there twice, and a step
@@ -74,9 +79,6 @@ struct Arguments {
   const rules::UpdateFactors* factors;  ///< of each step of the launch
   float gradient_scale;  ///< of the loss: one over what the mean divides by, times fp16's loss scale
   float inverse_loss_scale;
-  Activation activation;
-  Loss loss;
-  std::int32_t slots;
 
   std::int32_t stages;  ///< of the portable kernel's ring
   std::int64_t first_step;
@@ -86,7 +88,7 @@ struct Arguments {
   std::uint64_t wait_nanoseconds;
   std::uint64_t* least_report;  ///< of waits that have run out (waits.h); all ones before
   std::uint64_t* report;        ///< in the host's memory: 0, or the wait that ended the launch
-  TaskTimes* times;             ///< [tasks], of the launch's last step; or null
+  TaskTimes* times;  ///< [tasks], of the launch's last step; or null, as with a kernel that is not timed
 };
 
 /// Counters in lines of their own.

@@ -1,4 +1,4 @@
-// The kernels of cuda-tiled as the host sees them: the step, and what brings data into the order in which it reads them.
+// The kernels of cuda-tiled that know nothing of the network: what brings data into the order in which the step reads them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,16 +9,6 @@
 #include "tiled/plan.h"
 
 namespace headroom::tiled {
-
-/// To be launched cooperatively, with Arguments (arguments.h) as its parameter: all thread blocks have to be there at once.
-struct Kernel {
-  const void* function;
-  int threads, shared_bytes;
-  int stage_bytes = 0;  ///< of the portable kernel, whose ring is not among `shared_bytes`
-};
-/// The step with these tiles, one of kTilings or portable_tilings(). `relu`: with that activation and no other. With kTilings `precision` is
-/// kFp16 or kBf16. Throws std::invalid_argument if there is no such kernel.
-Kernel step_kernel(Precision precision, const Tiling& tiling, bool relu);
 
 /// A layer's weights, [out, in], and how they are kept: by place_of_weight() (plan.h), or in rows.
 struct WeightPlaces {

@@ -75,4 +75,13 @@ struct Constant {
   static constexpr auto value = kValue;
 };
 
+/// The work of a task whose form a kernel is compiled for; of one whose form it never meets, nothing, and nobody asks.
+template <KernelRules kRules, Form kForm, class Work>
+MACHINE_DEVICE void if_it_may_come(const Work& work) {
+  if constexpr (kRules.may_have(kForm))
+    work();
+  else
+    __builtin_unreachable();
+}
+
 }  // namespace headroom::tiled

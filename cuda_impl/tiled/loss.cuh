@@ -8,7 +8,7 @@
 namespace headroom::tiled {
 
 /// A thread's two rows of a tile that holds all outputs, with what is fetched for their loss.
-template <class S>
+template <class S, Loss kLoss>
 struct OutputRows {
   static constexpr int kPieces = kOutputsOfTile / 8;  // two columns of a row each
   SampleRow of[2];
@@ -27,7 +27,7 @@ struct OutputRows {
 #pragma unroll
     for (int j = 0; j < kPieces; ++j)
       biases[j] = __ldcg(reinterpret_cast<const float2*>(last.bias + 8 * j + first));
-    if (a.loss != Loss::kCrossEntropy) return;
+    if constexpr (kLoss != Loss::kCrossEntropy) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) labels[half] = a.labels[of[half].sample];
   }
@@ -44,15 +44,15 @@ struct OutputRows {
         z[half][j] =
             make_float2(sums[4 * j + 2 * half] + biases[j].x, sums[4 * j + 2 * half + 1] + biases[j].y);
     // Both rows side by side: each is a chain of shuffles and functions.
-    if (a.loss == Loss::kCrossEntropy) {
+    if constexpr (kLoss == Loss::kCrossEntropy) {
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         of_row[half] = cross_entropy_of_row(z[half], last.out, first, labels[half], a.gradient_scale);
     } else {
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        of_row[half] = loss_of_row(z[half], a.loss, last.out, first, a.targets + of[half].sample * last.out,
-                                   a.gradient_scale);
+        of_row[half] = loss_of_row<kLoss>(z[half], last.out, first, a.targets + of[half].sample * last.out,
+                                          a.gradient_scale);
     }
     float loss = 0;
 #pragma unroll
@@ -103,7 +103,7 @@ MACHINE_DEVICE void outputs_tile(const Arguments& a, const Task& task, Worker<S>
 
 /// Loss and gradient of a few rows of many outputs, kRowsOfLoss for each warpgroup. A warp takes a row at a time: what softmax needs of
 /// it, then each value's gradient. Both times its outputs come from the L2.
-template <class S, class Format>
+template <class S, class Format, Loss kLoss>
 MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>& worker,
                                  const StepPlace& step) {
   const int outputs = a.layer[task.layer].out, pitch = a.outputs_pitch, lane = worker.lane().lane;
@@ -115,9 +115,10 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>
     const SampleRow row(a, step, first_row + of_part);
     if (!row.inside) continue;
     auto* to = reinterpret_cast<uint2*>(a.output_gradient + std::int64_t{row.row} * pitch);
-    loss += loss_of_outputs(a, row, outputs, lane, [&](int column, float x, float y, float z, float w) {
-      to[column / 4] = make_uint2(Format::pack(x, y), Format::pack(z, w));
-    });
+    loss +=
+        loss_of_outputs<kLoss>(a, row, outputs, lane, [&](int column, float x, float y, float z, float w) {
+          to[column / 4] = make_uint2(Format::pack(x, y), Format::pack(z, w));
+        });
   }
   mark(worker, &TaskTimes::products);
   keep_loss<S>(a, worker, step, first_row, kRowsOfLoss, loss);

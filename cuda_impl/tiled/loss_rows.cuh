@@ -53,44 +53,32 @@ MACHINE_DEVICE float cross_entropy_of_row(float2 (&z)[kPieces], int outputs, int
   return rules::cross_entropy(sum, of_label);
 }
 
-/// Calls work(term) with the loss over targets at hand, term(output, target) its part of one output: one branch for all values, since what is
-/// not taken would have to be fetched and skipped for each of them.
-template <class Work>
-MACHINE_DEVICE void with_loss_over_targets(Loss loss, const Work& work) {
-  if (loss == Loss::kMeanSquaredError)
-    work([](float output, float target) { return rules::squared_error(output, target); });
-  else
-    work([](float output, float target) { return rules::binary_cross_entropy(output, target); });
-}
-
 /// As cross_entropy_of_row(), of a loss over targets.
-template <int kPieces>
-MACHINE_DEVICE float loss_of_row(float2 (&z)[kPieces], Loss loss, int outputs, int first,
-                                 const float* targets, float scale) {
+template <Loss kLoss, int kPieces>
+MACHINE_DEVICE float loss_of_row(float2 (&z)[kPieces], int outputs, int first, const float* targets,
+                                 float scale) {
   float sum = 0;
-  with_loss_over_targets(loss, [&](const auto& term_of) {
 #pragma unroll
-    for (int j = 0; j < kPieces; ++j)
+  for (int j = 0; j < kPieces; ++j)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int column = 8 * j + first + i;
-        float& value = i == 0 ? z[j].x : z[j].y;
-        if (column < outputs) {
-          const rules::LossTerm term = term_of(value, targets[column]);
-          value = term.gradient * scale;
-          sum += term.loss;
-        } else {
-          value = 0;
-        }
+    for (int i = 0; i < 2; ++i) {
+      const int column = 8 * j + first + i;
+      float& value = i == 0 ? z[j].x : z[j].y;
+      if (column < outputs) {
+        const rules::LossTerm term = rules::loss_term(kLoss, value, targets[column]);
+        value = term.gradient * scale;
+        sum += term.loss;
+      } else {
+        value = 0;
       }
-  });
+    }
   return machine::quad_sum(sum) / static_cast<float>(outputs);
 }
 
 /// The outputs of a row in device memory, by a warp: what softmax needs of it, then each value's gradient. Both times its outputs come
 /// from the L2. store(column, gradients of four columns from there on) for all columns of the pitch, zeros behind the last output.
 /// Returns the lane's part of the row's loss.
-template <class Store>
+template <Loss kLoss, class Store>
 MACHINE_DEVICE float loss_of_outputs(const Arguments& a, const SampleRow& row, int outputs, int lane,
                                      const Store& store) {
   const int pitch = a.outputs_pitch;
@@ -106,7 +94,7 @@ MACHINE_DEVICE float loss_of_outputs(const Arguments& a, const SampleRow& row, i
     }
     return four;
   };
-  if (a.loss == Loss::kCrossEntropy) {
+  if constexpr (kLoss == Loss::kCrossEntropy) {
     // The first 128 outputs stay in registers; others come from the L2 each time.
     const std::int32_t label = __ldg(a.labels + row.sample);
     const float4 kept =
@@ -146,36 +134,34 @@ MACHINE_DEVICE float loss_of_outputs(const Arguments& a, const SampleRow& row, i
     constexpr int kQuads = 4;
     const float* targets = a.targets + row.sample * outputs;
     float sum = 0;
-    with_loss_over_targets(a.loss, [&](const auto& term_of) {
 #pragma unroll 1
-      for (int begin = 4 * lane; begin < pitch; begin += 128 * kQuads) {
-        float4 four[kQuads];
-        float wanted[kQuads][4];
+    for (int begin = 4 * lane; begin < pitch; begin += 128 * kQuads) {
+      float4 four[kQuads];
+      float wanted[kQuads][4];
 #pragma unroll
-        for (int quad = 0; quad < kQuads; ++quad) {
-          const int column = begin + 128 * quad;
-          four[quad] =
-              column < pitch ? __ldcg(reinterpret_cast<const float4*>(z + column)) : make_float4(0, 0, 0, 0);
+      for (int quad = 0; quad < kQuads; ++quad) {
+        const int column = begin + 128 * quad;
+        four[quad] =
+            column < pitch ? __ldcg(reinterpret_cast<const float4*>(z + column)) : make_float4(0, 0, 0, 0);
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            wanted[quad][i] = column + i < outputs ? __ldg(targets + column + i) : 0.0f;
-        }
-#pragma unroll
-        for (int quad = 0; quad < kQuads; ++quad) {
-          const int column = begin + 128 * quad;
-          if (column >= pitch) continue;
-          const auto gradient = [&](float output, int i) {
-            if (column + i >= outputs) return 0.0f;
-            const rules::LossTerm term = term_of(output, wanted[quad][i]);
-            sum += term.loss;
-            return term.gradient * a.gradient_scale;
-          };
-          const float x = gradient(four[quad].x, 0), y = gradient(four[quad].y, 1),
-                      third = gradient(four[quad].z, 2), w = gradient(four[quad].w, 3);
-          store(column, x, y, third, w);
-        }
+        for (int i = 0; i < 4; ++i)
+          wanted[quad][i] = column + i < outputs ? __ldg(targets + column + i) : 0.0f;
       }
-    });
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) {
+        const int column = begin + 128 * quad;
+        if (column >= pitch) continue;
+        const auto gradient = [&](float output, int i) {
+          if (column + i >= outputs) return 0.0f;
+          const rules::LossTerm term = rules::loss_term(kLoss, output, wanted[quad][i]);
+          sum += term.loss;
+          return term.gradient * a.gradient_scale;
+        };
+        const float x = gradient(four[quad].x, 0), y = gradient(four[quad].y, 1),
+                    third = gradient(four[quad].z, 2), w = gradient(four[quad].w, 3);
+        store(column, x, y, third, w);
+      }
+    }
     loss = sum / static_cast<float>(outputs);
   }
   return loss;

@@ -7,7 +7,13 @@
 #pragma once
 
 #include <cstdint>
+
+#include "core/workload.h"
+#include "machine/panels.h"
+
+#ifndef HEADROOM_COMPILED_ALONE
 #include <vector>
+#endif
 
 #ifdef __CUDACC__
 #define TILED_BOTH __host__ __device__ constexpr
@@ -28,7 +34,7 @@ inline constexpr int kColumnsOfUpdate = 16;
 /// Rows of a task of the loss where there are more: few, so that many multiprocessors share them.
 inline constexpr int kRowsOfLoss = 8;
 
-/// The tile of every product, and who makes it. One kernel is compiled for each.
+/// The tile of every product, and who makes it: constants of a kernel.
 struct Tiling {
   int groups;  ///< warpgroups of a team, each of which has `group_rows` rows and tells counters when it is done
   int columns;  ///< 64 or 128; of the portable kernel also 32 and 16
@@ -75,12 +81,7 @@ inline constexpr Tiling kPlainTilings[] = {portable_tiling(32, 16, 64, 64), port
 /// Stages of its ring, at most: as many as fit.
 inline constexpr int kMostStages = 8;
 
-/// Whether there is a kernel: the functions of other activations than ReLU, for every value a thread holds, are most of what a compiler
-/// has to do, so they have the smallest tile and the largest one alone.
-constexpr bool has_kernel(const Tiling& tiling, bool relu) {
-  return relu || tiling.portable || tiling != kTilings[1];
-}
-
+#ifndef HEADROOM_COMPILED_ALONE
 /// The network whose step is planned.
 struct Network {
   std::vector<int> widths;  ///< inputs, hidden widths, outputs
@@ -90,6 +91,7 @@ struct Network {
   int in(int layer) const { return widths[static_cast<std::size_t>(layer)]; }
   int out(int layer) const { return widths[static_cast<std::size_t>(layer) + 1]; }
 };
+#endif
 
 enum class Form : std::int16_t {
   kForward,       ///< of a hidden layer: its activations
@@ -102,6 +104,28 @@ enum class Form : std::int16_t {
   kWeightGradientPart,  ///< of a layer: sums over a part of the batch
   kUpdate,              ///< of a layer: its weights, updated, from the sums of all parts
   kPause,               ///< nothing
+};
+TILED_BOTH std::uint32_t bit_of(Form form) { return 1u << static_cast<int>(form); }
+inline constexpr std::uint32_t kAllForms = 2 * bit_of(Form::kPause) - 1;
+
+/// What a kernel is compiled for, beside its precision and its tiles: all constants of its code. Networks that agree in them share it.
+struct KernelRules {
+  Activation activation = Activation::kRelu;
+  Loss loss = Loss::kCrossEntropy;
+  std::int32_t slots = 0;
+  std::uint32_t forms = kAllForms;  ///< bits of those that tasks may have
+  /// The batch and the hidden widths are multiples of the tiles', so that what is stored of them needs no look at edges. Only the wgmma
+  /// kernel makes use of it.
+  bool whole_tiles = false;
+  bool timed = true;  ///< it can tell when its tasks were done (Arguments::times)
+
+  TILED_BOTH bool may_have(Form form) const { return (forms & bit_of(form)) != 0; }
+  bool operator==(const KernelRules&) const = default;
+};
+struct KernelShape {
+  Precision precision;
+  Tiling tiling;
+  KernelRules rules;
 };
 
 /// Counters of `counter` have to say `need` times the steps begun so far; those of the step before if `of_last_step`.
@@ -132,6 +156,121 @@ TILED_BOTH int divide_up(std::int64_t count, int by) { return static_cast<int>((
 TILED_BOTH int stages_of(const Task& task, int slabs_of_stage) {
   const int second = task.form == Form::kLossGradient ? 1 : 0;
   return divide_up(task.slabs - second, slabs_of_stage) + second;
+}
+
+// ---- shared memory, in bytes
+
+/// What a thread block of the wgmma kernel has: as many stages as fit on sm_90, the tiles of its warpgroups on their way out, and the rest.
+struct WgmmaMemory {
+  int rows_bytes, columns_bytes;  ///< of a stage
+  int staging_bytes;              ///< of a warpgroup
+  int stages;
+  int all;  ///< with what it takes to begin at a multiple of kAlignment
+
+  static constexpr int kOnesBytes = 8 * machine::kPanelRowBytes, kBarrierBytes = 1024, kAlignment = 1024;
+  constexpr int stage_bytes() const { return rows_bytes + columns_bytes; }
+};
+constexpr WgmmaMemory wgmma_memory(const Tiling& tiling) {
+  constexpr int kLimit = 232448;  // of a thread block on sm_90
+  constexpr int kEnough = 12;
+  WgmmaMemory memory{};
+  const int panels = tiling.columns / kPanel, warpgroups = tiling.groups * tiling.teams;
+  memory.rows_bytes = tiling.groups * tiling.slabs_of_stage * machine::kTilePanelBytes;
+  memory.columns_bytes = panels * tiling.slabs_of_stage * machine::kTilePanelBytes;
+  memory.staging_bytes = panels * machine::kTilePanelBytes;
+  const int rest = warpgroups * memory.staging_bytes + WgmmaMemory::kOnesBytes + WgmmaMemory::kBarrierBytes +
+                   WgmmaMemory::kAlignment;
+  const int fitting = (kLimit - rest) / memory.stage_bytes();
+  memory.stages = fitting < kEnough ? fitting : kEnough;
+  memory.all = memory.stages * memory.stage_bytes() + rest;
+  return memory;
+}
+
+/// Of the portable kernel's precisions: how a stage's lines lie apart, and how a product is shared out.
+struct PortableNumbers {
+  int value_bytes;
+  int inner_of_step;
+  int most_groups;    ///< of warps that share out an inner index
+  int apart;          ///< bytes between turned lines
+  int apart_of_four;  ///< behind every four plain lines
+  int least_stage;    ///< bytes of a stage: of small tiles as many slabs as fit
+  int band_pad;       ///< values behind a row of a band
+};
+constexpr PortableNumbers portable_numbers(Precision precision) {
+  if (precision == Precision::kFp32)
+    return {.value_bytes = 4,
+            .inner_of_step = 4,
+            .most_groups = 8,
+            .apart = 0,
+            .apart_of_four = 16,
+            .least_stage = 33792,
+            .band_pad = 4};
+  const int bytes = precision == Precision::kTf32 ? 4 : 2;
+  return {.value_bytes = bytes,
+          .inner_of_step = 32 / bytes,
+          .most_groups = 4,
+          .apart = bytes == 4 ? 32 : 0,
+          .apart_of_four = 0,
+          .least_stage = 0,
+          .band_pad = 8};
+}
+
+/// How a tile's product is shared out among eight warps: warps beside each other have parts of the tile, groups of them every so many
+/// steps of the inner index. Sums are handed on in bands.
+struct PortableSplit {
+  int least_groups, groups, warp_rows, warp_columns, bands, band_rows, band_pitch;
+  constexpr int staged_floats() const { return groups * band_rows * band_pitch; }
+};
+constexpr PortableSplit portable_split(const PortableNumbers& numbers, int rows, int columns) {
+  PortableSplit split{};
+  split.least_groups = 8 / ((rows < 64 ? 1 : rows / 64) * (columns < 32 ? 1 : columns / 32));
+  split.groups = split.least_groups < numbers.most_groups ? split.least_groups : numbers.most_groups;
+  split.warp_rows = (rows < 64 ? rows : 64) * split.groups / split.least_groups;
+  split.warp_columns = columns < 32 ? columns : 32;
+  split.bands = split.warp_rows / 16;
+  split.band_rows = rows / split.bands;
+  split.band_pitch = columns + numbers.band_pad;  // neighbouring rows in other banks
+  return split;
+}
+
+constexpr int larger(int a, int b) { return a < b ? b : a; }
+
+/// What a thread block of the portable kernel has: a ring of stages, and what is beside it.
+struct PortableMemory {
+  int stage_bytes;
+  int staged_floats;    ///< of a band, of each group of warps
+  int beside_the_ring;  ///< with what it takes to begin at a multiple of kAlignment
+
+  static constexpr int kAlignment = 128, kOutputsPitch = kOutputsOfTile + 4;
+};
+/// Of `lines` lines of a factor, turned or not.
+constexpr int portable_part_bytes(const PortableNumbers& numbers, int lines) {
+  return 128 * lines + 128 / numbers.value_bytes * numbers.apart + lines / 4 * numbers.apart_of_four;
+}
+constexpr PortableMemory portable_memory(Precision precision, const Tiling& tiling) {
+  const PortableNumbers numbers = portable_numbers(precision);
+  const auto stage_bytes = [&](int rows, int columns) {
+    const int slab = portable_part_bytes(numbers, rows) + portable_part_bytes(numbers, columns);
+    return larger(slab, numbers.least_stage / slab * slab);
+  };
+  PortableMemory memory{};
+  memory.stage_bytes = larger(stage_bytes(tiling.rows(), tiling.columns),
+                              stage_bytes(tiling.weight_rows(), tiling.weight_columns()));
+  const PortableSplit weights = portable_split(numbers, tiling.weight_rows(), tiling.weight_columns());
+  memory.staged_floats =
+      larger(larger(portable_split(numbers, tiling.rows(), kOutputsOfTile).staged_floats(),
+                    portable_split(numbers, tiling.rows(), tiling.columns).staged_floats()),
+             weights.staged_floats());
+  const int floats = memory.staged_floats + tiling.rows() * PortableMemory::kOutputsPitch +
+                     weights.groups * tiling.weight_rows() + 8;
+  const int bytes = 4 * floats + 16 * kMostStages;  // two barriers a stage
+  memory.beside_the_ring = (bytes + 127) / 128 * 128 + PortableMemory::kAlignment;
+  return memory;
+}
+
+/// Threads of a thread block: of the wgmma kernel two warps fetch, but registers are handed out, and handed on, by warpgroups.
+constexpr int threads_of(const Tiling& tiling) {
+  return (tiling.portable ? 256 : tiling.consumers()) + machine::kWarpgroup;
 }
 
 /// Where in a layer's weights, kept as the registers that sum up their gradients hold them, element (row, column) lies: tile by tile,

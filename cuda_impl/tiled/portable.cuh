@@ -28,13 +28,13 @@ namespace headroom::tiled {
 /// A multiplying thread: who it is, and where it is in the ring.
 template <class S>
 struct PortableWorker {
-  PortableMemory<S>& memory;
+  PortableBlock<S>& memory;
   machine::RingPlace ring;
   Waiter waiter;
   int timed = -1;  // the task at hand, if this thread keeps its times
   int thread, warp, lane;
 
-  MACHINE_DEVICE PortableWorker(const Arguments& a, PortableMemory<S>& shared)
+  MACHINE_DEVICE PortableWorker(const Arguments& a, PortableBlock<S>& shared)
       : memory(shared),
         waiter{a},
         thread(machine::thread_index()),
@@ -43,6 +43,7 @@ struct PortableWorker {
 
   MACHINE_DEVICE void meet() const { machine::named_barrier<S::kWorkers>(1); }
   MACHINE_DEVICE void mark(std::uint64_t TaskTimes::* time) const {
+    if constexpr (!S::kTimed) return;
     if (timed >= 0) waiter.arguments.times[timed].*time = machine::nanoseconds();
   }
   /// All is stored: the task's counters from `first` to `last` may say so.
@@ -223,31 +224,42 @@ MACHINE_DEVICE float4 sum_of(float4 a, float4 b) {
 
 // ---- forward and input gradient
 
+template <Activation kActivation>
+MACHINE_DEVICE float4 activated_here(float4 z) {
+  return make_float4(rules::activated(kActivation, z.x), rules::activated(kActivation, z.y),
+                     rules::activated(kActivation, z.z), rules::activated(kActivation, z.w));
+}
+template <Activation kActivation>
+MACHINE_DEVICE float4 passed_back_here(float4 kept, float4 sum) {
+  return make_float4(
+      rules::passed_back(kActivation, kept.x, sum.x), rules::passed_back(kActivation, kept.y, sum.y),
+      rules::passed_back(kActivation, kept.z, sum.z), rules::passed_back(kActivation, kept.w, sum.w));
+}
 /// Activations other than ReLU are functions of their own: written out in every tile's finishing they would be most of the kernel.
-MACHINE_DEVICE_CALLED float4 activated_four(Activation activation, float4 z) {
-  with_activation(activation, [&](auto constant) {
-    constexpr Activation kActivation = decltype(constant)::value;
-    z = make_float4(rules::activated(kActivation, z.x), rules::activated(kActivation, z.y),
-                    rules::activated(kActivation, z.z), rules::activated(kActivation, z.w));
-  });
-  return z;
+template <Activation kActivation>
+MACHINE_DEVICE_CALLED float4 activated_apart(float4 z) {
+  return activated_here<kActivation>(z);
 }
-MACHINE_DEVICE float4 passed_back_four(Constant<Activation::kRelu>, float4 kept, float4 sum) {
-  constexpr Activation kRelu = Activation::kRelu;
-  return make_float4(rules::passed_back(kRelu, kept.x, sum.x), rules::passed_back(kRelu, kept.y, sum.y),
-                     rules::passed_back(kRelu, kept.z, sum.z), rules::passed_back(kRelu, kept.w, sum.w));
+template <Activation kActivation>
+MACHINE_DEVICE_CALLED float4 passed_back_apart(float4 kept, float4 sum) {
+  return passed_back_here<kActivation>(kept, sum);
 }
-MACHINE_DEVICE_CALLED float4 passed_back_four(Activation activation, float4 kept, float4 sum) {
-  with_activation(activation, [&](auto constant) {
-    constexpr Activation kActivation = decltype(constant)::value;
-    sum = make_float4(
-        rules::passed_back(kActivation, kept.x, sum.x), rules::passed_back(kActivation, kept.y, sum.y),
-        rules::passed_back(kActivation, kept.z, sum.z), rules::passed_back(kActivation, kept.w, sum.w));
-  });
-  return sum;
+template <Activation kActivation>
+MACHINE_DEVICE float4 activated_four(float4 z) {
+  if constexpr (kActivation == Activation::kRelu)
+    return make_float4(machine::relu(z.x), machine::relu(z.y), machine::relu(z.z), machine::relu(z.w));
+  else
+    return activated_apart<kActivation>(z);
+}
+template <Activation kActivation>
+MACHINE_DEVICE float4 passed_back_four(float4 kept, float4 sum) {
+  if constexpr (kActivation == Activation::kRelu)
+    return passed_back_here<kActivation>(kept, sum);
+  else
+    return passed_back_apart<kActivation>(kept, sum);
 }
 
-template <class S>
+template <class S, Activation kActivation>
 MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker,
                                  const StepPlace& step) {
   using Format = typename S::Format;
@@ -263,23 +275,20 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, PortableW
     const int row = S::kRows * task.row + row_of_tile, column = S::kColumns * task.column + column_of_tile;
     if (row >= a.batch || column >= layer.out) return;
     float4 z = sum_of(sum, bias);
-    if (a.activation == Activation::kRelu) {
-      z = make_float4(machine::relu(z.x), machine::relu(z.y), machine::relu(z.z), machine::relu(z.w));
-    } else {
-      const auto keep = [&] {
-        Format::store_unrounded(place_in<typename S::Value>(layer.kept_rows, 0, row, column), z);
-      };
-      if (!keeps_outputs(a.activation)) keep();
-      z = activated_four(a.activation, z);
-      if (keeps_outputs(a.activation) && !Format::kKeepsRounded) keep();
-    }
+    const auto keep = [&] {
+      Format::store_unrounded(place_in<typename S::Value>(layer.kept_rows, 0, row, column), z);
+    };
+    constexpr bool kKeepsApart = kActivation != Activation::kRelu && !Format::kKeepsRounded;
+    if constexpr (keeps_sums(kActivation)) keep();
+    z = activated_four<kActivation>(z);
+    if constexpr (keeps_outputs(kActivation) && kKeepsApart) keep();
     Format::store(place_in<typename S::Value>(to, step.parity, row, column), z);
   });
   worker.tell(task, 0, 1);
 }
 
 /// A tile of a hidden layer's gradient. Slopes come from the activations, or from what is kept beside them.
-template <class S>
+template <class S, Activation kActivation>
 struct InputGradient {
   using Format = typename S::Format;
   using T = typename S::Chain;
@@ -303,9 +312,12 @@ struct InputGradient {
   }
   MACHINE_DEVICE float4 load(int row, int column) const {
     if (!inside(row, column)) return make_float4(0, 0, 0, 0);
-    if (a.activation == Activation::kRelu || (keeps_outputs(a.activation) && Format::kKeepsRounded))
+    constexpr bool kAreActivations =
+        kActivation == Activation::kRelu || (keeps_outputs(kActivation) && Format::kKeepsRounded);
+    if constexpr (kAreActivations)
       return Format::load(place(a.layer[task.layer + 1].input_rows, parity, row, column));
-    return Format::load(place(a.layer[task.layer].kept_rows, 0, row, column));
+    else
+      return Format::load(place(a.layer[task.layer].kept_rows, 0, row, column));
   }
   /// When what the forward pass has stored is there: with the product's first stage.
   MACHINE_DEVICE void ask_early() {
@@ -317,19 +329,18 @@ struct InputGradient {
     asked.ask_late(worker, load_one);
     finish_tile<S, T>(worker, sums, asked, load_one, [&](int row, int column, float4 sum, float4 kept) {
       if (!inside(row, column)) return;
-      sum = a.activation == Activation::kRelu ? passed_back_four(Constant<Activation::kRelu>{}, kept, sum)
-                                              : passed_back_four(a.activation, kept, sum);
-      Format::store_unrounded(place(a.layer[task.layer].gradient_rows, 0, row, column), sum);
+      Format::store_unrounded(place(a.layer[task.layer].gradient_rows, 0, row, column),
+                              passed_back_four<kActivation>(kept, sum));
     });
   }
 };
 
-template <class S>
+template <class S, Activation kActivation>
 MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker,
                                         const StepPlace& step) {
   using T = typename S::Chain;
   typename S::Format::template Sums<T> sums;
-  InputGradient<S> gradient(a, task, worker, step);
+  InputGradient<S, kActivation> gradient(a, task, worker, step);
   multiply_stages<S, T, false, true, false>(worker, inner_of(a, task), sums, [&] { gradient.ask_early(); });
   worker.mark(&TaskTimes::products);
   gradient.finish(sums);
@@ -350,12 +361,11 @@ MACHINE_DEVICE float sum_of_warps(const PortableWorker<S>& worker, float of_warp
 
 /// Outputs that fit one tile: the loss and its gradient. With Form::kLossGradient, also the gradient of the last hidden layer: a second
 /// product, whose rows' factor is written into the stage that has the columns' (step.cuh says why).
-template <class S>
+template <class S, Activation kActivation, Loss kLoss, bool kGoesOn>
 MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker,
                                           const StepPlace& step) {
   using Format = typename S::Format;
   using Value = typename S::Value;
-  const bool goes_on = machine::uniform(static_cast<int>(task.form)) == static_cast<int>(Form::kLossGradient);
   const bool stores_loss = machine::uniform(task.column) == 0;
   const LayerArguments& last = a.layer[a.layers - 1];
   float* outputs = worker.memory.outputs;
@@ -367,7 +377,7 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
       *reinterpret_cast<float4*>(outputs + row * S::kOutputsPitch + column) = sum;
     });  // ends with a meeting
   }
-  if (goes_on) worker.wait_for_stage();
+  if constexpr (kGoesOn) worker.wait_for_stage();
   unsigned char* stage = worker.memory.stage(worker.ring.stage);
   constexpr int kPieces = kOutputsOfTile / 8;  // two columns of a row each
   const int first = worker.lane % 4 * 2;
@@ -381,34 +391,35 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
       const float2 bias = __ldcg(reinterpret_cast<const float2*>(last.bias + 8 * j + first));
       z[j].x += bias.x, z[j].y += bias.y;
     }
-    const float of_row =
-        a.loss == Loss::kCrossEntropy
-            ? cross_entropy_of_row(z, last.out, first, a.labels[row.sample], a.gradient_scale)
-            : loss_of_row(z, a.loss, last.out, first, a.targets + row.sample * last.out, a.gradient_scale);
+    float of_row;
+    if constexpr (kLoss == Loss::kCrossEntropy)
+      of_row = cross_entropy_of_row(z, last.out, first, a.labels[row.sample], a.gradient_scale);
+    else
+      of_row = loss_of_row<kLoss>(z, last.out, first, a.targets + row.sample * last.out, a.gradient_scale);
     if (row.inside && first == 0) loss += of_row;
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
       const int column = 8 * j + first;
-      if (goes_on) {
+      if constexpr (kGoesOn) {
         const int piece = column * S::kValueBytes / 16;
         const int place = Format::template place_of_piece<false, 8>(of_tile, piece);
         Format::store_two(
             reinterpret_cast<Value*>(stage + of_tile * 128 + place * 16) + column % (16 / S::kValueBytes),
             z[j].x, z[j].y);
       }
-      if ((!goes_on || stores_loss) && row.inside && column < last.gradient_rows.pitch)
+      if ((!kGoesOn || stores_loss) && row.inside && column < last.gradient_rows.pitch)
         Format::store_two(place_in<Value>(last.gradient_rows, 0, row.row, column), z[j].x, z[j].y);
     }
   }
 #pragma unroll
   for (int distance = 4; distance < 32; distance *= 2) loss += machine::shuffle_xor(loss, distance);
   const float of_tile = sum_of_warps(worker, loss);  // behind its meetings the stage is whole
-  if (worker.thread == 0 && (!goes_on || stores_loss))
+  if (worker.thread == 0 && (!kGoesOn || stores_loss))
     a.loss_sums[std::int64_t{step.parity} * a.loss_parts + task.row] = of_tile;
-  if (goes_on) {
+  if constexpr (kGoesOn) {
     using T = typename S::Chain;
     typename Format::template Sums<T> sums;
-    InputGradient<S> gradient(a, task, worker, step);
+    InputGradient<S, kActivation> gradient(a, task, worker, step);
     gradient.ask_early();
     sums.clear();
     multiply_stage<S, T, false, true, false, kOutputsOfTile>(worker, WarpPart<T>(worker.warp), sums);
@@ -442,7 +453,7 @@ MACHINE_DEVICE void outputs_tile(const Arguments& a, const Task& task, PortableW
 }
 
 /// Loss and gradient of kRowsOfLoss rows of many outputs, a warp each.
-template <class S>
+template <class S, Loss kLoss>
 MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, PortableWorker<S>& worker,
                                  const StepPlace& step) {
   static_assert(kRowsOfLoss == 8);
@@ -454,8 +465,8 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, PortableW
   const SampleRow row(a, step, first_row + worker.warp);
   float loss = 0;
   if (row.inside)
-    loss =
-        loss_of_outputs(a, row, layer.out, worker.lane, [&](int column, float x, float y, float z, float w) {
+    loss = loss_of_outputs<kLoss>(
+        a, row, layer.out, worker.lane, [&](int column, float x, float y, float z, float w) {
           S::Format::store_unrounded(place_in<typename S::Value>(layer.gradient_rows, 0, row.row, column),
                                      make_float4(x, y, z, w));
         });
@@ -607,24 +618,18 @@ MACHINE_DEVICE void multiply_weights(PortableWorker<S>& worker, const Samples& s
   worker.mark(&TaskTimes::products);
 }
 
-template <class S>
+template <class S, int kSlots>
 MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker,
                                          const StepPlace& step) {
   using T = typename S::Weights;
   typename S::Format::template Sums<T> sums;
   const bool with_bias = machine::uniform(task.column) == 0;
-  WeightsTile<S, 0> tile(a, task, step);
-  if (a.slots == 0) tile.ask_early(worker);
+  WeightsTile<S, kSlots> tile(a, task, step);
+  if constexpr (kSlots == 0) tile.ask_early(worker);
   multiply_weights(worker, [&] { return inner_of(a, task); }, with_bias, sums);
-  with_slots(a.slots, [&](auto slots) {
-    constexpr int kSlots = decltype(slots)::value;
-    if constexpr (kSlots == 0)
-      tile.finish(a, step, worker, sums, true);
-    else
-      WeightsTile<S, kSlots>(a, task, step).finish(a, step, worker, sums, false);
-    if (with_bias)  // behind the tile's meetings
-      update_biases<S, kSlots>(a, task, worker, step, [&](int row) { return sum_of_row(worker, row); });
-  });
+  tile.finish(a, step, worker, sums, kSlots == 0);
+  if (with_bias)  // behind the tile's meetings
+    update_biases<S, kSlots>(a, task, worker, step, [&](int row) { return sum_of_row(worker, row); });
   worker.tell(task, 0, 1);
   if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0) finish_loss<S>(a, worker, step);
 }
@@ -686,15 +691,14 @@ MACHINE_DEVICE void update_from_parts(const Arguments& a, const Task& task, cons
       return sum;
     });
 }
-template <class S>
+template <class S, int kSlots>
 MACHINE_DEVICE void update_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker,
                                 const StepPlace& step) {
   if (worker.lane == 0) wait_for_counter(worker.waiter, WaitFor::kParts, a, task.rows, step.of_launch);
   worker.meet();
   worker.mark(&TaskTimes::first_slab);
   worker.mark(&TaskTimes::products);
-  with_slots(a.slots,
-             [&](auto slots) { update_from_parts<S, decltype(slots)::value>(a, task, worker, step); });
+  update_from_parts<S, kSlots>(a, task, worker, step);
   worker.tell(task, 0, 1);
   if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && task.part == 0)
     finish_loss<S>(a, worker, step);
@@ -702,57 +706,75 @@ MACHINE_DEVICE void update_tile(const Arguments& a, const Task& task, PortableWo
 
 // ---- the kernel
 
-template <class S>
-MACHINE_DEVICE void work(const Arguments& a, PortableMemory<S>& memory) {
+/// One task. There is no code for forms that no task has.
+template <class S, KernelRules kRules>
+MACHINE_DEVICE void make(const Arguments& a, const Task& task, PortableWorker<S>& worker,
+                         const StepPlace& step) {
+  constexpr Activation kActivation = kRules.activation;
+  constexpr Loss kLoss = kRules.loss;
+  constexpr int kSlots = kRules.slots;
+  switch (static_cast<Form>(machine::uniform(static_cast<int>(task.form)))) {
+    case Form::kForward:
+      return if_it_may_come<kRules, Form::kForward>(
+          [&] { forward_tile<S, kActivation>(a, task, worker, step); });
+    case Form::kOutputLoss:
+      return if_it_may_come<kRules, Form::kOutputLoss>(
+          [&] { outputs_and_loss_tile<S, kActivation, kLoss, false>(a, task, worker, step); });
+    case Form::kLossGradient:
+      return if_it_may_come<kRules, Form::kLossGradient>(
+          [&] { outputs_and_loss_tile<S, kActivation, kLoss, true>(a, task, worker, step); });
+    case Form::kOutputs:
+      return if_it_may_come<kRules, Form::kOutputs>([&] { outputs_tile<S>(a, task, worker); });
+    case Form::kLoss:
+      return if_it_may_come<kRules, Form::kLoss>([&] { loss_of_rows<S, kLoss>(a, task, worker, step); });
+    case Form::kInputGradient:
+      return if_it_may_come<kRules, Form::kInputGradient>(
+          [&] { input_gradient_tile<S, kActivation>(a, task, worker, step); });
+    case Form::kWeightGradient:
+      return if_it_may_come<kRules, Form::kWeightGradient>(
+          [&] { weight_gradient_tile<S, kSlots>(a, task, worker, step); });
+    case Form::kWeightGradientPart:  // this and the next one are in the lists of fp32 only
+      return if_it_may_come<kRules, Form::kWeightGradientPart>([&] {
+        if constexpr (S::Format::kHasParts) weight_gradient_part<S>(a, task, worker);
+      });
+    case Form::kUpdate:
+      return if_it_may_come<kRules, Form::kUpdate>([&] {
+        if constexpr (S::Format::kHasParts) update_tile<S, kSlots>(a, task, worker, step);
+      });
+    case Form::kPause:
+      return;
+  }
+  __builtin_unreachable();
+}
+
+template <class S, KernelRules kRules>
+MACHINE_DEVICE void work(const Arguments& a, PortableBlock<S>& memory) {
   PortableWorker<S> worker(a, memory);
   List<true> list(a, 0, 1);
   for (StepPlace step(a); step.of_launch < a.steps; step.advance(a)) {
     do {
       const Task task = list.take();
       worker.waiter.step = step.of_launch, worker.waiter.order = task.order;
-      const bool timed = a.times != nullptr && worker.thread == 0 && step.of_launch == a.steps - 1;
-      worker.timed = timed ? list.index() : -1;
-      worker.mark(&TaskTimes::begin);
-      switch (static_cast<Form>(machine::uniform(static_cast<int>(task.form)))) {
-        case Form::kForward:
-          forward_tile<S>(a, task, worker, step);
-          break;
-        case Form::kOutputLoss:
-        case Form::kLossGradient:
-          outputs_and_loss_tile<S>(a, task, worker, step);
-          break;
-        case Form::kOutputs:
-          outputs_tile<S>(a, task, worker);
-          break;
-        case Form::kLoss:
-          loss_of_rows<S>(a, task, worker, step);
-          break;
-        case Form::kInputGradient:
-          input_gradient_tile<S>(a, task, worker, step);
-          break;
-        case Form::kWeightGradient:
-          weight_gradient_tile<S>(a, task, worker, step);
-          break;
-        case Form::kWeightGradientPart:  // this and the next one are in the lists of fp32 only
-          if constexpr (S::Format::kHasParts) weight_gradient_part<S>(a, task, worker);
-          break;
-        case Form::kUpdate:
-          if constexpr (S::Format::kHasParts) update_tile<S>(a, task, worker, step);
-          break;
-        case Form::kPause:
-          break;
+      if constexpr (S::kTimed) {
+        const bool timed = a.times != nullptr && worker.thread == 0 && step.of_launch == a.steps - 1;
+        worker.timed = timed ? list.index() : -1;
       }
+      worker.mark(&TaskTimes::begin);
+      make<S, kRules>(a, task, worker, step);
       worker.mark(&TaskTimes::end);
     } while (!list.step_ends());
   }
 }
 
-template <class Format, int kRows, int kColumns, int kWeightRows, int kWeightColumns>
-__global__ void __launch_bounds__(384, 1) train_portable_kernel(const __grid_constant__ Arguments a) {
-  using S = PortableShape<Format, kRows, kColumns, kWeightRows, kWeightColumns>;
+template <Tiling kTiling, class Format, KernelRules kRules>
+__global__ void __launch_bounds__(threads_of(kTiling), 1)
+    train_portable_kernel(const __grid_constant__ Arguments a) {
+  using S = PortableShape<Format, kTiling, kRules.timed>;
+  static_assert(sizeof(PortableBlock<S>) ==
+                S::kMemory.beside_the_ring);  // `ring` takes as many as kAlignment
   unsigned char* begin = machine::shared_memory();
-  begin += (0u - machine::shared_address(begin)) & 127u;
-  auto& memory = *reinterpret_cast<PortableMemory<S>*>(begin);
+  begin += (0u - machine::shared_address(begin)) & (PortableMemory::kAlignment - 1u);
+  auto& memory = *reinterpret_cast<PortableBlock<S>*>(begin);
   if (machine::thread_index() == 0)
     for (int stage = 0; stage < a.stages; ++stage) {
       machine::barrier_init(machine::shared_address(&memory.full[stage]),
@@ -765,7 +787,7 @@ __global__ void __launch_bounds__(384, 1) train_portable_kernel(const __grid_con
   if (fetcher >= 2) return fetch_columns<S>(a, memory, fetcher % 2);
   if (fetcher >= 0) return fetch_rows<S>(a, memory, fetcher % 2);
 
-  work<S>(a, memory);
+  work<S, kRules>(a, memory);
 }
 
 }  // namespace headroom::tiled

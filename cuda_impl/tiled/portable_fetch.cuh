@@ -11,33 +11,32 @@
 
 namespace headroom::tiled {
 
-constexpr int larger(int a, int b) { return a < b ? b : a; }
-
 /// A format with the tiles of the chain's products (forward, input gradient) and those of weight gradients.
-template <class StepFormat, int kTileRows, int kTileColumns, int kWeightTileRows, int kWeightTileColumns>
+template <class StepFormat, Tiling kTilingOfBlock, bool kIsTimed>
 struct PortableShape {
   using Format = StepFormat;
   using Value = typename Format::Value;
-  static constexpr int kRows = kTileRows, kColumns = kTileColumns;
-  static constexpr int kWeightRows = kWeightTileRows, kWeightColumns = kWeightTileColumns;
+  static constexpr Tiling kTiling = kTilingOfBlock;
+  static constexpr bool kTimed = kIsTimed;
+  static constexpr int kRows = kTiling.rows(), kColumns = kTiling.columns;
+  static constexpr int kWeightRows = kTiling.weight_rows(), kWeightColumns = kTiling.weight_columns();
   using Chain = Split<Format, kRows, kColumns>;
   using Weights = Split<Format, kWeightRows, kWeightColumns>;
   using Outputs = Split<Format, kRows, kOutputsOfTile>;
 
-  static constexpr int kWorkers = 256, kThreads = kWorkers + 128;
-  static constexpr int kValueBytes = sizeof(Value);
+  static constexpr int kWorkers = 256, kThreads = threads_of(kTiling);
+  static constexpr int kValueBytes = Format::kNumbers.value_bytes;
+  static_assert(sizeof(Value) == kValueBytes);
   static constexpr int kDepth = 128 / kValueBytes;              // inner indices of a slab
   static constexpr int kSteps = kDepth / Format::kInnerOfStep;  // in which they are multiplied
-  static constexpr int part_bytes(int lines) {
-    return 128 * lines + kDepth * Format::kApart + lines / 4 * Format::kApartOfFour;
-  }
-  static constexpr int stage_bytes(int slab) { return larger(slab, Format::kStageBytes / slab * slab); }
+  static constexpr int part_bytes(int lines) { return portable_part_bytes(Format::kNumbers, lines); }
   // A stage holds as many slabs of a product as fit: lines of the rows' factor, then of the columns', of each.
   template <class T>
   static constexpr int kRowsBytes = part_bytes(T::kRows);
   template <class T>
   static constexpr int kSlabBytes = part_bytes(T::kRows) + part_bytes(T::kColumns);
-  static constexpr int kStageBytes = larger(stage_bytes(kSlabBytes<Chain>), stage_bytes(kSlabBytes<Weights>));
+  static constexpr PortableMemory kMemory = portable_memory(Format::kPrecision, kTiling);
+  static constexpr int kStageBytes = kMemory.stage_bytes;
 
   template <class T>
   static constexpr int kSlabs = kStageBytes / kSlabBytes<T>;
@@ -46,16 +45,14 @@ struct PortableShape {
     return (inner + kSlabs<T> * kDepth - 1) / (kSlabs<T> * kDepth);
   }
 
-  static constexpr int kStagedFloats =
-      larger(Outputs::kStagedFloats, larger(Chain::kStagedFloats, Weights::kStagedFloats));
-  static constexpr int kOutputsPitch = kOutputsOfTile + 4;
+  static constexpr int kOutputsPitch = PortableMemory::kOutputsPitch;
   static_assert(kSteps % Chain::kGroups == 0 && kSteps % Weights::kGroups == 0 &&
                 kSteps % Outputs::kGroups == 0);
 };
 
 template <class S>
-struct PortableMemory {
-  float staged[S::kStagedFloats];              // sums of a band, of each group of warps
+struct PortableBlock {
+  float staged[S::kMemory.staged_floats];      // sums of a band, of each group of warps
   float outputs[S::kRows * S::kOutputsPitch];  // of a tile that holds all of them
   float row_sums[S::Weights::kGroups * S::kWeightRows];
   float sums[8];  // of warps
@@ -105,10 +102,9 @@ MACHINE_DEVICE int inner_of(const Arguments& a, const Task& task) {
 template <class S>
 class Fetcher {
  public:
-  MACHINE_DEVICE Fetcher(const Arguments& a, PortableMemory<S>& memory, bool rows, int which)
+  MACHINE_DEVICE Fetcher(const Arguments& a, PortableBlock<S>& memory, bool rows, int which)
       : waiter_{a},
         memory_(memory),
-
         what_(rows ? WaitFor::kRows : WaitFor::kColumns),
         lane_(machine::thread_index() % 32),
         which_(which) {}
@@ -125,7 +121,7 @@ class Fetcher {
     constexpr int kPart = kOfRows ? 0 : S::template kRowsBytes<T>;
     constexpr int kPieces = kTurned ? kTileLines * S::kValueBytes / 16 : 8;
     constexpr int kLines = kTurned ? S::kDepth : kTileLines, kAtOnce = 32 / kPieces;
-    constexpr int kLineBytes = 16 * kPieces + (kTurned ? S::Format::kApart : 0);
+    constexpr int kLineBytes = 16 * kPieces + (kTurned ? S::Format::kNumbers.apart : 0);
     static_assert(kPieces <= 32 && kLines % (2 * kAtOnce) == 0);
     const int piece = lane_ % kPieces, line = lane_ / kPieces + kAtOnce * which_;
     const unsigned char* source = from.values + 16 * piece;
@@ -178,15 +174,14 @@ class Fetcher {
   }
 
   Waiter waiter_;
-  PortableMemory<S>& memory_;
-
+  PortableBlock<S>& memory_;
   const WaitFor what_;
   const int lane_, which_;
   machine::RingPlace ring_;
 };
 
 template <class S>
-MACHINE_DEVICE void fetch_rows(const Arguments& a, PortableMemory<S>& memory, int which) {
+MACHINE_DEVICE void fetch_rows(const Arguments& a, PortableBlock<S>& memory, int which) {
   using Chain = typename S::Chain;
   using Outputs = typename S::Outputs;
   using Weights = typename S::Weights;
@@ -241,7 +236,7 @@ MACHINE_DEVICE void fetch_rows(const Arguments& a, PortableMemory<S>& memory, in
 }
 
 template <class S>
-MACHINE_DEVICE void fetch_columns(const Arguments& a, PortableMemory<S>& memory, int which) {
+MACHINE_DEVICE void fetch_columns(const Arguments& a, PortableBlock<S>& memory, int which) {
   using Chain = typename S::Chain;
   using Outputs = typename S::Outputs;
   using Weights = typename S::Weights;

@@ -3,7 +3,7 @@
 //
 // A stage has lines of a factor in pieces of 16 bytes. Plain, a line is 128 bytes along the inner index, of a row (or column) of the
 // tile; turned, it is all rows of the tile at one inner index. Pieces are swapped within their lines, or lines set apart, so that whoever
-// reads them together finds them in different banks: place_of_piece(), kApart and kApartOfFour.
+// reads them together finds them in different banks: place_of_piece(), and PortableNumbers (plan.h).
 //
 // A warp owns `kWarpRows` by `kWarpColumns` of the tile's sums. It hands them on in bands of 16 of its rows: store_band().
 #pragma once
@@ -19,26 +19,21 @@
 #include "machine/numbers.cuh"
 #include "machine/reductions.cuh"
 #include "machine/thread.cuh"
+#include "tiled/plan.h"
 
 namespace headroom::tiled {
 
-/// How a tile's product is shared out among eight warps: warps beside each other have parts of the tile, groups of them every kGroups-th
-/// step of the inner index.
+/// How a tile's product is shared out among eight warps, as constants.
 template <class Format, int kTileRows, int kTileColumns>
 struct Split {
   static constexpr int kRows = kTileRows, kColumns = kTileColumns;
-  static constexpr int kLeastGroups =
-      8 / ((kRows < 64 ? 1 : kRows / 64) * (kColumns < 32 ? 1 : kColumns / 32));
-  static constexpr int kGroups = kLeastGroups < Format::kMostGroups ? kLeastGroups : Format::kMostGroups;
-  static constexpr int kWarpRows = (kRows < 64 ? kRows : 64) * kGroups / kLeastGroups;
-  static constexpr int kWarpColumns = kColumns < 32 ? kColumns : 32;
+  static constexpr PortableSplit kSplit = portable_split(Format::kNumbers, kRows, kColumns);
+  static constexpr int kGroups = kSplit.groups, kWarpRows = kSplit.warp_rows,
+                       kWarpColumns = kSplit.warp_columns;
   static constexpr int kAcross = kColumns / kWarpColumns, kWarps = kRows / kWarpRows * kAcross;  // of a group
   static_assert(kWarps * kGroups == 8);
 
-  static constexpr int kBands = kWarpRows / 16, kBandRows = kRows / kBands;
-  static constexpr int kBandPitch =
-      kColumns + Format::kBandPad;  // of staged sums: neighbouring rows in other banks
-  static constexpr int kStagedFloats = kGroups * kBandRows * kBandPitch;
+  static constexpr int kBands = kSplit.bands, kBandRows = kSplit.band_rows, kBandPitch = kSplit.band_pitch;
 };
 
 // ---- plain multiply-adds
@@ -47,12 +42,8 @@ struct Split {
 /// number take turns: where a lane and the next one, or the one behind that, read the same place, a load of 8 or 16 bytes takes half
 /// the time.
 struct MultiplyAdds {
-  static constexpr int kInnerOfStep = 4;
-  static constexpr int kMostGroups = 8;
-  static constexpr int kApart = 0;           // bytes between turned lines
-  static constexpr int kApartOfFour = 16;    // behind every four plain lines
-  static constexpr int kStageBytes = 33792;  // as many slabs of small tiles as fit
-  static constexpr int kBandPad = 4;
+  static constexpr PortableNumbers kNumbers = portable_numbers(Precision::kFp32);
+  static constexpr int kInnerOfStep = kNumbers.inner_of_step;
 
   template <bool kTurned, int kPieces>
   MACHINE_DEVICE static int place_of_piece(int line, int piece) {
@@ -202,11 +193,9 @@ struct MultiplyAdds {
 /// are rounded on their way into a product; a product with turned columns is one whose rows are gradients.
 template <class Kind>
 struct TensorProducts {
-  static constexpr int kInnerOfStep = 32 / Kind::kBytes;
-  static constexpr int kMostGroups = 4;
-  static constexpr int kApart = Kind::kBytes == 4 ? 32 : 0;
-  static constexpr int kApartOfFour = 0, kStageBytes = 0;
-  static constexpr int kBandPad = 8;
+  static constexpr PortableNumbers kNumbers =
+      portable_numbers(Kind::kBytes == 4 ? Precision::kTf32 : Precision::kFp16);
+  static constexpr int kInnerOfStep = kNumbers.inner_of_step, kApart = kNumbers.apart;
 
   template <bool kTurned, int kPieces>
   MACHINE_DEVICE static int place_of_piece(int line, int piece) {
@@ -371,6 +360,7 @@ struct Bf16Kind {
 template <bool kRounds, class Products>
 struct ThirtyTwoBits : Products {
   using Value = float;
+  static constexpr Precision kPrecision = kRounds ? Precision::kTf32 : Precision::kFp32;
   static constexpr bool kMastersAreFactors = !kRounds;  // fp32 weights enter products as they are
   static constexpr bool kHasParts = !kRounds;           // weight gradients may be in parts
   static constexpr bool kKeepsRounded = !kRounds;  // slopes may be taken from what is stored for products
@@ -394,6 +384,7 @@ struct ThirtyTwoBits : Products {
 template <class Format, class Products>
 struct SixteenBits : Products {
   using Value = std::uint16_t;
+  static constexpr Precision kPrecision = Format::kIsBf16 ? Precision::kBf16 : Precision::kFp16;
   static constexpr bool kMastersAreFactors = false, kHasParts = false;
   static constexpr bool kKeepsRounded = true;
   MACHINE_DEVICE static float4 load(const std::uint16_t* values) {

@@ -7,6 +7,8 @@
 #include <queue>
 #include <stdexcept>
 
+#include "core/error.h"
+
 namespace headroom::tiled {
 namespace {
 
@@ -457,7 +459,7 @@ Tiling choose_tiling(const Network& network, bool relu, int multiprocessors, std
   const Tiling* best = nullptr;
   double least = 0;
   for (const Tiling& tiling : tilings) {
-    if (!has_kernel(tiling, relu) || schedule_refusal(network, tiling)) continue;
+    if (!may_choose(tiling, relu) || schedule_refusal(network, tiling)) continue;
     const double cycles = make_schedule(network, tiling, multiprocessors, precision,
                                         choose_parts(network, tiling, multiprocessors, precision))
                               .cycles;
@@ -520,6 +522,33 @@ Schedule make_schedule(const Network& network, const Tiling& tiling, int multipr
     schedule.lists.push_back(std::move(list));
   }
   return schedule;
+}
+
+StepPlan plan_step(const Workload& workload, Precision precision, bool portable, int multiprocessors,
+                   const std::optional<Tiling>& tiling, const std::optional<int>& slabs_of_part) {
+  const Network network{workload.model.widths, workload.batch_size};
+  const bool relu = workload.model.activation == Activation::kRelu;
+  const Tiling taken =
+      tiling     ? *tiling
+      : portable ? choose_tiling(network, relu, multiprocessors, portable_tilings(precision), precision)
+                 : choose_tiling(network, relu, multiprocessors);
+  if (const auto reason = schedule_refusal(network, taken)) throw UnsupportedError("cuda-tiled: " + *reason);
+  const int parts = slabs_of_part ? *slabs_of_part : choose_parts(network, taken, multiprocessors, precision);
+  StepPlan plan{.network = network,
+                .schedule = make_schedule(network, taken, multiprocessors, precision, parts),
+                .kernel = {.precision = precision, .tiling = taken, .rules = {}}};
+  KernelRules& rules = plan.kernel.rules;
+  rules.activation = workload.model.activation;
+  rules.loss = workload.loss;
+  rules.slots = workload.optimizer.slots();
+  rules.forms = 0;
+  for (const std::vector<Task>& list : plan.schedule.lists)
+    for (const Task& task : list) rules.forms |= bit_of(task.form);
+  rules.whole_tiles = !taken.portable && network.batch % taken.rows() == 0;
+  for (int layer = 0; layer + 1 < network.layers(); ++layer)
+    rules.whole_tiles = rules.whole_tiles && network.out(layer) % taken.columns == 0;
+  rules.timed = false;
+  return plan;
 }
 
 std::string describe(const Task& task) {

@@ -46,7 +46,12 @@ inline std::span<const Tiling> portable_tilings(Precision precision) {
   return kPortableTilings;
 }
 
-/// Of `tilings` with a kernel the one whose step the scheduler thinks to be the shortest. (So it was, or within 4 %, in all cells that were
+/// Whether tiles are among those to choose from. With other activations 64x128 was the slower one in all of three networks that were
+/// measured (docs/kernels/log/tiled.md).
+constexpr bool may_choose(const Tiling& tiling, bool relu) {
+  return relu || tiling.portable || tiling != kTilings[1];
+}
+/// Of `tilings` that may be chosen the one whose step the scheduler thinks to be the shortest. (So it was, or within 4 %, in all cells that were
 /// measured on an H200, though its steps are a fifth too short: docs/kernels/log/tiled.md.)
 Tiling choose_tiling(const Network& network, bool relu, int multiprocessors,
                      std::span<const Tiling> tilings = kTilings, Precision precision = Precision::kBf16);
@@ -62,6 +67,17 @@ std::optional<std::string> schedule_refusal(const Network& network, const Tiling
 /// kNoParts, and without has_parts(): never. Throws std::invalid_argument with schedule_refusal()'s reason.
 Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors,
                        Precision precision = Precision::kBf16, int slabs_of_part = kNoParts);
+
+/// What is decided before anything is allocated or compiled.
+struct StepPlan {
+  Network network;
+  Schedule schedule;
+  KernelShape kernel;
+};
+/// `tiling`, `slabs_of_part`: instead of choose_tiling()'s and choose_parts()'s. `portable`: choose among portable_tilings(). Throws
+/// UnsupportedError with schedule_refusal()'s reason.
+StepPlan plan_step(const Workload& workload, Precision precision, bool portable, int multiprocessors,
+                   const std::optional<Tiling>& tiling = {}, const std::optional<int>& slabs_of_part = {});
 
 /// "input gradient of layer 2, tile row 0, column 5".
 std::string describe(const Task& task);

@@ -19,6 +19,8 @@
 // fences between it and the copy engine's reads; whoever multiplies is behind the barrier that the copies count down.
 #pragma once
 
+#include <cstddef>
+
 #include "machine/compiler.cuh"
 #include "machine/masks.cuh"
 #include "rules/rounded_activation.cuh"
@@ -75,7 +77,7 @@ MACHINE_DEVICE Source columns_of(const Arguments& a, const Task& task, const Ste
 
 /// The thread that fetches the rows' factors, or the columns', of all tasks. A slab of a small tile is multiplied in 128 cycles, and this
 /// loop has to be as quick: the address of shared memory is kept, since the compiler would make it anew from the thread block's rank.
-template <class S, bool kRowsFactor>
+template <class S, bool kRowsFactor, bool kHasLossGradients>
 MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
   constexpr int kPanels = kRowsFactor ? S::kRowPanels : S::kColumnPanels;
   constexpr WaitFor kWhat = kRowsFactor ? WaitFor::kRows : WaitFor::kColumns;
@@ -110,7 +112,7 @@ MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
       const Source source = kRowsFactor ? rows_of<S>(a, task, step) : columns_of<S>(a, task, step);
       wait_for_counter(waiter, kWhat, a, kRowsFactor ? task.rows : task.columns, step.of_launch);
       machine::fence_proxy_async_global();  // between the counter and what the copy engine reads
-      if (task.form != Form::kLossGradient) {
+      if (!kHasLossGradients || task.form != Form::kLossGradient) {
         fill(Fetches{}, source, task.slabs, task.first_slab);
       } else if constexpr (kRowsFactor) {  // of the outputs; the second product's lies in registers
         fill(Fetches{}, source, task.slabs - 1);
@@ -141,14 +143,14 @@ MACHINE_DEVICE uint4* kept_values(const LayerArguments& layer, const Task& task,
          worker.thread();
 }
 
-template <class S, class Format, bool kRelu>
+template <class S, class Format, Activation kActivation>
 MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>& worker,
                                  const StepPlace& step) {
   const LayerArguments& layer = a.layer[task.layer];
   float sums[S::kSums];
   forward_sums<S, Format>(layer, task, worker, sums);
   std::uint32_t held[S::kPairs];
-  if constexpr (kRelu) {
+  if constexpr (kActivation == Activation::kRelu) {
 #pragma unroll
     for (int i = 0; i < S::kPairs; ++i) held[i] = Format::pack_relu(sums[2 * i], sums[2 * i + 1]);
     const auto mask = machine::positive(held);
@@ -156,34 +158,32 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
     for (int word = 0; word < S::kColumnPanels; ++word)
       __stcg(kept_bits<S>(layer, task, worker, word), mask.word[word]);
   } else {
-    with_activation(a.activation, [&](auto activation) {
-      constexpr Activation kActivation = decltype(activation)::value;
-      constexpr bool kKeepsOutputs = keeps_outputs(kActivation);
+    constexpr bool kKeepsOutputs = keeps_outputs(kActivation);
 #pragma unroll
-      for (int quad = 0; quad < S::kColumns / 16; ++quad) {
-        std::uint32_t kept[4];
+    for (int quad = 0; quad < S::kColumns / 16; ++quad) {
+      std::uint32_t kept[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& x = sums[8 * quad + 2 * i];
-          float& y = sums[8 * quad + 2 * i + 1];
-          if (!kKeepsOutputs) kept[i] = Format::pack(x, y);
-          x = rules::activated_roughly(kActivation, x), y = rules::activated_roughly(kActivation, y);
-          held[4 * quad + i] = Format::pack(x, y);
-          if (kKeepsOutputs) kept[i] = held[4 * quad + i];
-        }
-        __stcg(kept_values<S>(layer, task, worker, quad), make_uint4(kept[0], kept[1], kept[2], kept[3]));
+      for (int i = 0; i < 4; ++i) {
+        float& x = sums[8 * quad + 2 * i];
+        float& y = sums[8 * quad + 2 * i + 1];
+        if (!kKeepsOutputs) kept[i] = Format::pack(x, y);
+        x = rules::activated_roughly(kActivation, x), y = rules::activated_roughly(kActivation, y);
+        held[4 * quad + i] = Format::pack(x, y);
+        if (kKeepsOutputs) kept[i] = held[4 * quad + i];
       }
-    });
+      __stcg(kept_values<S>(layer, task, worker, quad), make_uint4(kept[0], kept[1], kept[2], kept[3]));
+    }
   }
-  store_tile(worker, held,
-             Place{a.layer[task.layer + 1].input_rows, step.parity, S::kRows * task.row,
-                   S::kColumns * task.column, a.batch, layer.out});
+  store_tile<S::kWholeTiles>(worker, held,
+                             Place{a.layer[task.layer + 1].input_rows, step.parity, S::kRows * task.row,
+                                   S::kColumns * task.column, a.batch, layer.out});
   if (worker.leads()) signal(a, task, 0, 1);
 }
 
 /// The slopes of a thread's values of a tile, or what they are taken from: asked for with the first slab where there are registers.
-template <class S, bool kRelu>
+template <class S, Activation kActivation>
 struct Slopes {
+  static constexpr bool kRelu = kActivation == Activation::kRelu;
   static constexpr int kQuads = S::kColumns / 16;
   static constexpr bool kEarly = kQuads <= 4;
   machine::Mask<S::kPairs> mask;
@@ -202,50 +202,46 @@ struct Slopes {
   }
   /// held = sums times slopes, rounded.
   template <class Format>
-  MACHINE_DEVICE void apply(const Arguments& a, const LayerArguments& layer, const Task& task,
-                            const Worker<S>& worker, const float (&sums)[S::kSums],
-                            std::uint32_t (&held)[S::kPairs]) const {
+  MACHINE_DEVICE void apply(const LayerArguments& layer, const Task& task, const Worker<S>& worker,
+                            const float (&sums)[S::kSums], std::uint32_t (&held)[S::kPairs]) const {
     if constexpr (kRelu) {
       machine::masked<Format>(sums, mask, held);
     } else {
-      with_activation(a.activation, [&](auto activation) {
-        constexpr Activation kActivation = decltype(activation)::value;
 #pragma unroll
-        for (int quad = 0; quad < kQuads; ++quad) {
-          const uint4 of_quad =
-              kEarly ? kept[kEarly ? quad : 0] : __ldcg(kept_values<S>(layer, task, worker, quad));
-          const std::uint32_t words[4] = {of_quad.x, of_quad.y, of_quad.z, of_quad.w};
+      for (int quad = 0; quad < kQuads; ++quad) {
+        const uint4 of_quad =
+            kEarly ? kept[kEarly ? quad : 0] : __ldcg(kept_values<S>(layer, task, worker, quad));
+        const std::uint32_t words[4] = {of_quad.x, of_quad.y, of_quad.z, of_quad.w};
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float2 from = Format::unpack(words[i]);
-            const float* sum = sums + 8 * quad + 2 * i;
-            held[4 * quad + i] = Format::pack(rules::passed_back_roughly(kActivation, from.x, sum[0]),
-                                              rules::passed_back_roughly(kActivation, from.y, sum[1]));
-          }
+        for (int i = 0; i < 4; ++i) {
+          const float2 from = Format::unpack(words[i]);
+          const float* sum = sums + 8 * quad + 2 * i;
+          held[4 * quad + i] = Format::pack(rules::passed_back_roughly(kActivation, from.x, sum[0]),
+                                            rules::passed_back_roughly(kActivation, from.y, sum[1]));
         }
-      });
+      }
     }
   }
 };
 
 /// The gradient's tile from the sums of its product, and what signals up to `last_signal` say.
-template <class S, class Format, bool kRelu>
+template <class S, class Format, Activation kActivation>
 MACHINE_DEVICE void finish_input_gradient(const Arguments& a, const Task& task, const Worker<S>& worker,
-                                          const Slopes<S, kRelu>& slopes, const float (&sums)[S::kSums],
+                                          const Slopes<S, kActivation>& slopes, const float (&sums)[S::kSums],
                                           int last_signal) {
   const LayerArguments& layer = a.layer[task.layer];
   std::uint32_t held[S::kPairs];
-  slopes.template apply<Format>(a, layer, task, worker, sums, held);
-  store_tile(
+  slopes.template apply<Format>(layer, task, worker, sums, held);
+  store_tile<S::kWholeTiles>(
       worker, held,
       Place{layer.gradient_rows, 0, S::kRows * task.row, S::kColumns * task.column, a.batch, layer.out});
   if (worker.leads()) signal(a, task, 0, last_signal);
 }
 
-template <class S, class Format, bool kRelu>
+template <class S, class Format, Activation kActivation>
 MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker) {
   float sums[S::kSums], none[4];
-  Slopes<S, kRelu> slopes;
+  Slopes<S, kActivation> slopes;
   worker.take_turn();
   multiply_slabs<S, Format, Factor::kPlain, Factor::kTurned, false>(
       worker, machine::uniform(task.slabs), sums, none, [&] {
@@ -259,25 +255,24 @@ MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Wo
 
 /// Outputs that fit one tile: the loss and its gradient in registers. With Form::kLossGradient, also the gradient of the last hidden layer:
 /// a second product, whose left factor is the loss's gradient where it is. So nobody waits for that by way of device memory, but every
-/// tile of a row makes the outputs anew, which takes no longer than one of them does; the first one stores the loss.
-template <class S, class Format, bool kRelu>
+/// tile of a row makes the outputs anew, which takes no longer than one of them does; the first one stores the loss. kGoesOn: of that form.
+template <class S, class Format, Activation kActivation, Loss kLoss, bool kGoesOn>
 MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, Worker<S>& worker,
                                           const StepPlace& step) {
-  const bool goes_on = machine::uniform(static_cast<int>(task.form)) == static_cast<int>(Form::kLossGradient);
   const LayerArguments& last = a.layer[a.layers - 1];
-  OutputRows<S> rows(a, task, worker, step);
-  Slopes<S, kRelu> slopes;
+  OutputRows<S, kLoss> rows(a, task, worker, step);
+  Slopes<S, kActivation> slopes;
   float outputs[kOutputsOfTile / 2], none[4];
   worker.take_turn();
   multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(
-      worker, machine::uniform(task.slabs) - (goes_on ? 1 : 0), outputs, none, [&] {
+      worker, machine::uniform(task.slabs) - (kGoesOn ? 1 : 0), outputs, none, [&] {
         mark(worker, &TaskTimes::first_slab);
         rows.load(a, last);
-        if (goes_on) slopes.load(a.layer[task.layer], task, worker);
+        if constexpr (kGoesOn) slopes.load(a.layer[task.layer], task, worker);
       });
   std::uint32_t held[kOutputsOfTile / 4];
   const float loss = rows.template finish<Format>(a, last, outputs, held);
-  if (goes_on) {
+  if constexpr (kGoesOn) {
     float sums[S::kSums];
     multiply_held_slab<S, Format>(worker, held, sums);
     worker.pass_turn();
@@ -291,81 +286,59 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
   }
   keep_loss<S>(a, worker, step, S::kRows * task.row + machine::kTileRows * worker.group(), machine::kTileRows,
                loss);
-  store_tile(worker, held, Place{last.gradient_rows, 0, S::kRows * task.row, 0, a.batch, last.out});
-  if (worker.leads()) signal(a, task, goes_on ? 2 : 0, goes_on ? 2 : 1);
+  store_tile<false>(worker, held, Place{last.gradient_rows, 0, S::kRows * task.row, 0, a.batch, last.out});
+  if (worker.leads()) signal(a, task, kGoesOn ? 2 : 0, kGoesOn ? 2 : 1);
 }
 
 // ---- weight gradient and update
 
 /// A thread's weights of a tile with their slots, in quads of 2 rows by 2 columns: what the same thread has written in the step before.
-/// All are asked for before the product where there are registers for them; else, with slots, a part ahead of what is updated.
-template <class S, int kColumns = S::kColumns>
+/// All are asked for before the product where there are registers for them; else, with slots, a part of them, and each part while the one before
+/// it is updated.
+template <class S, int kSlots, int kColumns = S::kColumns>
 struct Weights {
-  static constexpr int kQuads = kColumns / 8, kPart = S::kTeams == 1 ? 4 : 2;
-  static constexpr bool kAllEarly = kColumns <= kColumnsOfUpdate;
-  float4 masters[kQuads], slots[2][kAllEarly ? kQuads : 1];
+  static constexpr int kQuads = kColumns / 8;
+  static constexpr bool kAllEarly = kSlots == 0 || kColumns <= kColumnsOfUpdate;
+  static constexpr int kPart = kAllEarly ? kQuads : S::kTeams == 1 ? 4 : 2, kParts = kAllEarly ? 1 : 2;
+  struct Part {
+    float4 masters[kPart], slots[kSlots == 0 ? 1 : kSlots][kPart];
+    MACHINE_DEVICE void load(const Weights& weights, const LayerArguments& layer, int first) {
+      weights.load_quads(layer.masters, first, masters);
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) weights.load_quads(layer.slots[slot], first, slots[slot]);
+    }
+  };
+  Part parts[kParts];
   std::int64_t begin;
 
   /// From column `first_column` of the tile on.
-  MACHINE_DEVICE void load(const Arguments& a, const LayerArguments& layer, const Task& task,
-                           const Worker<S>& worker, int first_column = 0) {
+  MACHINE_DEVICE void load(const LayerArguments& layer, const Task& task, const Worker<S>& worker,
+                           int first_column) {
     const std::int64_t tile = std::int64_t{task.row} * layer.in_tiles + task.column;
     begin = (tile * (S::kColumns / 8) + first_column / 8) * S::kTeam + worker.thread();
-    if constexpr (!kAllEarly) {
-#pragma unroll
-      for (float4& quad : masters) quad = make_float4(0, 0, 0, 0);
-    }
-    if (kAllEarly || a.slots == 0) load_quads<kQuads>(layer.masters, 0, masters);
-    if constexpr (kAllEarly) {
-#pragma unroll
-      for (int slot = 0; slot < 2; ++slot)
-#pragma unroll
-        for (int j = 0; j < kQuads; ++j) slots[slot][j] = make_float4(0, 0, 0, 0);
-      if (a.slots > 0) load_quads<kQuads>(layer.slots[0], 0, slots[0]);
-      if (a.slots > 1) load_quads<kQuads>(layer.slots[1], 0, slots[1]);
-    }
+    parts[0].load(*this, layer, 0);
   }
 
   /// held: the new weights as they enter products.
-  template <class Format, int kSlots>
+  template <class Format>
   MACHINE_DEVICE void update_all(const Arguments& a, const LayerArguments& layer,
                                  const rules::UpdateFactors& factors, const float (&sums)[4 * kQuads],
                                  std::uint32_t (&held)[2 * kQuads]) {
-    if constexpr (kAllEarly || kSlots == 0) {
 #pragma unroll
-      for (int j = 0; j < kQuads; ++j)
-        update_quad<Format, kSlots>(a, layer, factors, sums, held, j, masters[j], slots[0][kAllEarly ? j : 0],
-                                    slots[1][kAllEarly ? j : 0]);
-    } else {
-      Part<kSlots> parts[2];
-      parts[0].load(*this, layer, 0);
-#pragma unroll
-      for (int j = 0; j < kQuads; ++j) {
-        if (j % kPart == 0 && j + kPart < kQuads) parts[(j / kPart + 1) % 2].load(*this, layer, j + kPart);
-        Part<kSlots>& part = parts[j / kPart % 2];
-        update_quad<Format, kSlots>(a, layer, factors, sums, held, j, part.masters[j % kPart],
-                                    part.slots[0][j % kPart], part.slots[kSlots - 1][j % kPart]);
-      }
+    for (int j = 0; j < kQuads; ++j) {
+      if (j % kPart == 0 && j + kPart < kQuads) parts[(j / kPart + 1) % kParts].load(*this, layer, j + kPart);
+      Part& part = parts[j / kPart % kParts];
+      update_quad<Format>(a, layer, factors, sums, held, j, part.masters[j % kPart], part.slots[0][j % kPart],
+                          part.slots[kSlots > 1 ? 1 : 0][j % kPart]);
     }
   }
 
  private:
-  template <int kSlots>
-  struct Part {
-    float4 masters[kPart], slots[kSlots == 0 ? 1 : kSlots][kPart];
-    MACHINE_DEVICE void load(const Weights& weights, const LayerArguments& layer, int first) {
-      weights.load_quads<kPart>(layer.masters, first, masters);
+  MACHINE_DEVICE void load_quads(const float4* from, int first, float4 (&quads)[kPart]) const {
 #pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot)
-        weights.load_quads<kPart>(layer.slots[slot], first, slots[slot]);
-    }
-  };
-  template <int kCount>
-  MACHINE_DEVICE void load_quads(const float4* from, int first, float4 (&quads)[kCount]) const {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) quads[j] = __ldcg(from + begin + (first + j) * S::kTeam);
+    for (int j = 0; j < kPart; ++j) quads[j] = __ldcg(from + begin + (first + j) * S::kTeam);
   }
-  template <class Format, int kSlots>
+  template <class Format>
   MACHINE_DEVICE void update_quad(const Arguments& a, const LayerArguments& layer,
                                   const rules::UpdateFactors& factors, const float (&sums)[4 * kQuads],
                                   std::uint32_t (&held)[2 * kQuads], int j, float4& weight, float4& first,
@@ -389,25 +362,41 @@ struct Weights {
   }
 };
 
-/// The biases of the tile's rows, by the lanes that hold their gradients' first sums.
+/// The biases of the tile's rows with their slots, in the lanes that hold their gradients' first sums.
 template <class S, int kSlots>
-MACHINE_DEVICE void update_biases(const Arguments& a, const LayerArguments& layer, const Task& task,
-                                  const Worker<S>& worker, const rules::UpdateFactors& factors,
-                                  const float (&row_sums)[4]) {
-  if (worker.lane().first_column() != 0) return;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = S::kRows * task.row + worker.row_of_tile() + 8 * half;
-    if (row >= layer.out) continue;
-    float value = __ldcg(layer.bias + row), slots[2] = {};
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) slots[slot] = __ldcg(layer.bias_slots[slot] + row);
-    update<kSlots>(factors, a.inverse_loss_scale * row_sums[2 * half], value, slots[0], slots[1]);
-    __stcg(layer.bias + row, value);
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) __stcg(layer.bias_slots[slot] + row, slots[slot]);
+struct RowBiases {
+  float values[2] = {}, slots[kSlots == 0 ? 1 : kSlots][2] = {};
+
+  MACHINE_DEVICE static bool are_here(const Worker<S>& worker) { return worker.lane().first_column() == 0; }
+  MACHINE_DEVICE static int row(const Task& task, const Worker<S>& worker, int half) {
+    return S::kRows * task.row + worker.row_of_tile() + 8 * half;
   }
-}
+  MACHINE_DEVICE void load(const LayerArguments& layer, const Task& task, const Worker<S>& worker) {
+    if (!are_here(worker)) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {  // all rows of tiles have a place
+      const int at = row(task, worker, half);
+      values[half] = __ldcg(layer.bias + at);
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) slots[slot][half] = __ldcg(layer.bias_slots[slot] + at);
+    }
+  }
+  MACHINE_DEVICE void update_all(const Arguments& a, const LayerArguments& layer, const Task& task,
+                                 const Worker<S>& worker, const rules::UpdateFactors& factors,
+                                 const float (&row_sums)[4]) {
+    if (!are_here(worker)) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int at = row(task, worker, half);
+      if (at >= layer.out) continue;
+      update<kSlots>(factors, a.inverse_loss_scale * row_sums[2 * half], values[half], slots[0][half],
+                     slots[kSlots > 1 ? 1 : 0][half]);
+      __stcg(layer.bias + at, values[half]);
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) __stcg(layer.bias_slots[slot] + at, slots[slot][half]);
+    }
+  }
+};
 
 /// The step's loss from its parts, in an order that is always the same. By the task that is the first to know that all are there.
 template <class S>
@@ -467,42 +456,53 @@ MACHINE_DEVICE void weight_gradient_part(const Arguments& a, const Task& task, W
   if (worker.leads()) signal(a, task, 0, 1);
 }
 
-/// Columns of a tile's weights from `first_column` on, and the biases of its rows, by their gradients' sums.
-template <class S, class Format, int kColumns>
+/// What an update takes beside gradients: asked for before the product, as a round trip to the L2 behind it would be for nothing else.
+template <class S, int kSlots, int kColumns>
+struct UpdateInputs {
+  rules::UpdateFactors factors;
+  Weights<S, kSlots, kColumns> weights;
+  RowBiases<S, kSlots> biases;
+  int first_column;
+
+  MACHINE_DEVICE UpdateInputs(const Arguments& a, const Task& task, const Worker<S>& worker,
+                              const StepPlace& step, int first_column_of_tile)
+      : factors(factors_of(a, step)), first_column(first_column_of_tile) {
+    const LayerArguments& layer = a.layer[task.layer];
+    weights.load(layer, task, worker, first_column);
+    if (has_biases(task) && first_column == 0) biases.load(layer, task, worker);
+  }
+};
+
+/// Columns of a tile's weights, and the biases of its rows, by their gradients' sums.
+template <class S, class Format, int kSlots, int kColumns>
 MACHINE_DEVICE void update_columns(const Arguments& a, const Task& task, const Worker<S>& worker,
-                                   const StepPlace& step, Weights<S, kColumns>& weights,
-                                   const float (&sums)[kColumns / 2], const float (&row_sums)[4],
-                                   int first_column) {
+                                   const StepPlace& step, UpdateInputs<S, kSlots, kColumns>& inputs,
+                                   const float (&sums)[kColumns / 2], const float (&row_sums)[4]) {
   const LayerArguments& layer = a.layer[task.layer];
-  const rules::UpdateFactors factors = factors_of(a, step);
   std::uint32_t held[kColumns / 4];
-  with_slots(a.slots, [&](auto slots) {
-    constexpr int kSlots = decltype(slots)::value;
-    weights.template update_all<Format, kSlots>(a, layer, factors, sums, held);
-    if (has_biases(task) && first_column == 0)
-      update_biases<S, kSlots>(a, layer, task, worker, factors, row_sums);
-  });
-  store_tile(worker, held,
-             Place{layer.weight_rows, step.parity ^ 1, S::kRows * task.row,
-                   S::kColumns * task.column + first_column, layer.out, layer.in});
+  inputs.weights.template update_all<Format>(a, layer, inputs.factors, sums, held);
+  const bool is_first = inputs.first_column == 0;
+  if (has_biases(task) && is_first)
+    inputs.biases.update_all(a, layer, task, worker, inputs.factors, row_sums);
+  store_tile<false>(worker, held,
+                    Place{layer.weight_rows, step.parity ^ 1, S::kRows * task.row,
+                          S::kColumns * task.column + inputs.first_column, layer.out, layer.in});
   if (worker.leads()) signal(a, task, 0, 1);
-  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && first_column == 0 &&
-      worker.group() == 0)
+  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && is_first && worker.group() == 0)
     finish_loss<S>(a, worker, step);
 }
 
-template <class S, class Format>
+template <class S, class Format, int kSlots>
 MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker,
                                          const StepPlace& step) {
   float sums[S::kSums], row_sums[4];
-  Weights<S> weights;
-  weights.load(a, a.layer[task.layer], task, worker);
+  UpdateInputs<S, kSlots, S::kColumns> inputs(a, task, worker, step, 0);
   multiply_for_weights<S, Format>(task, worker, sums, row_sums);
-  update_columns<S, Format, S::kColumns>(a, task, worker, step, weights, sums, row_sums, 0);
+  update_columns<S, Format>(a, task, worker, step, inputs, sums, row_sums);
 }
 
 /// The update of a few columns of a tile from the sums of its parts, which are added in their order, whichever came first.
-template <class S, class Format>
+template <class S, class Format, int kSlots>
 MACHINE_DEVICE void update_from_parts(const Arguments& a, const Task& task, Worker<S>& worker,
                                       const StepPlace& step) {
   constexpr int kQuads = kColumnsOfUpdate / 8, kAtOnce = 4;
@@ -512,8 +512,7 @@ MACHINE_DEVICE void update_from_parts(const Arguments& a, const Task& task, Work
   worker.pass_turn();
   wait_together(a, worker, WaitFor::kParts, task.rows, step);
   mark(worker, &TaskTimes::first_slab);
-  Weights<S, kColumnsOfUpdate> weights;
-  weights.load(a, layer, task, worker, first_column);
+  UpdateInputs<S, kSlots, kColumnsOfUpdate> inputs(a, task, worker, step, first_column);
   float sums[4 * kQuads] = {}, row_sums[4] = {};
   const auto add = [](float* to, const float4& part) {
     to[0] += part.x, to[1] += part.y, to[2] += part.z, to[3] += part.w;
@@ -539,12 +538,57 @@ MACHINE_DEVICE void update_from_parts(const Arguments& a, const Task& task, Work
     for (int part = 0; part < parts; ++part)
       add(row_sums, __ldcg(part_sums(layer, task, worker, part) + S::kColumns / 8 * S::kTeam));
   mark(worker, &TaskTimes::products);
-  update_columns<S, Format, kColumnsOfUpdate>(a, task, worker, step, weights, sums, row_sums, first_column);
+  update_columns<S, Format>(a, task, worker, step, inputs, sums, row_sums);
 }
 
 // ---- the kernel
 
-template <class S, class Format, bool kRelu>
+/// One task. There is no code for forms that no task has.
+template <class S, class Format, KernelRules kRules>
+MACHINE_DEVICE void make(const Arguments& a, const Task& task, Worker<S>& worker, const StepPlace& step) {
+  constexpr Activation kActivation = kRules.activation;
+  constexpr Loss kLoss = kRules.loss;
+  constexpr int kSlots = kRules.slots;
+  switch (static_cast<Form>(machine::uniform(static_cast<int>(task.form)))) {
+    case Form::kForward:
+      return if_it_may_come<kRules, Form::kForward>(
+          [&] { forward_tile<S, Format, kActivation>(a, task, worker, step); });
+    case Form::kOutputLoss:
+      return if_it_may_come<kRules, Form::kOutputLoss>(
+          [&] { outputs_and_loss_tile<S, Format, kActivation, kLoss, false>(a, task, worker, step); });
+    case Form::kLossGradient:
+      return if_it_may_come<kRules, Form::kLossGradient>(
+          [&] { outputs_and_loss_tile<S, Format, kActivation, kLoss, true>(a, task, worker, step); });
+    case Form::kOutputs:
+      return if_it_may_come<kRules, Form::kOutputs>([&] { outputs_tile<S, Format>(a, task, worker); });
+    case Form::kLoss:
+      return if_it_may_come<kRules, Form::kLoss>([&] {
+        worker.take_turn();
+        worker.pass_turn();
+        loss_of_rows<S, Format, kLoss>(a, task, worker, step);
+      });
+    case Form::kInputGradient:
+      return if_it_may_come<kRules, Form::kInputGradient>(
+          [&] { input_gradient_tile<S, Format, kActivation>(a, task, worker); });
+    case Form::kWeightGradient:
+      return if_it_may_come<kRules, Form::kWeightGradient>(
+          [&] { weight_gradient_tile<S, Format, kSlots>(a, task, worker, step); });
+    case Form::kWeightGradientPart:
+      return if_it_may_come<kRules, Form::kWeightGradientPart>(
+          [&] { weight_gradient_part<S, Format>(a, task, worker); });
+    case Form::kUpdate:
+      return if_it_may_come<kRules, Form::kUpdate>(
+          [&] { update_from_parts<S, Format, kSlots>(a, task, worker, step); });
+    case Form::kPause:
+      return if_it_may_come<kRules, Form::kPause>([&] {
+        worker.take_turn();
+        worker.pass_turn();
+      });
+  }
+  __builtin_unreachable();
+}
+
+template <class S, class Format, KernelRules kRules>
 MACHINE_DEVICE void work(const Arguments& a, SharedMemory<S>& memory) {
   Worker<S> worker(a, memory);
   List<true> list(a, worker.team(), S::kTeams);
@@ -553,52 +597,25 @@ MACHINE_DEVICE void work(const Arguments& a, SharedMemory<S>& memory) {
     do {
       const Task task = list.take();
       worker.waiter.step = step.of_launch, worker.waiter.order = task.order;
-      const bool timed = a.times != nullptr && worker.thread() == 0 && step.of_launch == a.steps - 1;
-      worker.timed = timed ? list.index() : -1;
-      mark(worker, &TaskTimes::begin);
-      switch (static_cast<Form>(machine::uniform(static_cast<int>(task.form)))) {
-        case Form::kForward:
-          forward_tile<S, Format, kRelu>(a, task, worker, step);
-          break;
-        case Form::kOutputLoss:
-        case Form::kLossGradient:
-          outputs_and_loss_tile<S, Format, kRelu>(a, task, worker, step);
-          break;
-        case Form::kOutputs:
-          outputs_tile<S, Format>(a, task, worker);
-          break;
-        case Form::kLoss:
-          worker.take_turn();
-          worker.pass_turn();
-          loss_of_rows<S, Format>(a, task, worker, step);
-          break;
-        case Form::kInputGradient:
-          input_gradient_tile<S, Format, kRelu>(a, task, worker);
-          break;
-        case Form::kWeightGradient:
-          weight_gradient_tile<S, Format>(a, task, worker, step);
-          break;
-        case Form::kWeightGradientPart:
-          weight_gradient_part<S, Format>(a, task, worker);
-          break;
-        case Form::kUpdate:
-          update_from_parts<S, Format>(a, task, worker, step);
-          break;
-        case Form::kPause:
-          worker.take_turn();
-          worker.pass_turn();
-          break;
+      if constexpr (S::kTimed) {
+        const bool timed = a.times != nullptr && worker.thread() == 0 && step.of_launch == a.steps - 1;
+        worker.timed = timed ? list.index() : -1;
       }
+      mark(worker, &TaskTimes::begin);
+      make<S, Format, kRules>(a, task, worker, step);
       mark(worker, &TaskTimes::end);
       worker.skip(task.stages_of_others);
     } while (!list.step_ends());
   }
 }
 
-template <class S, class Format, bool kRelu>
-__global__ void __launch_bounds__(S::kThreads, 1) train_kernel(const __grid_constant__ Arguments a) {
+template <Tiling kTiling, class Format, KernelRules kRules>
+__global__ void __launch_bounds__(threads_of(kTiling), 1) train_kernel(const __grid_constant__ Arguments a) {
+  using S = Shape<kTiling, kRules.timed, kRules.whole_tiles>;
+  static_assert(sizeof(SharedMemory<S>) + WgmmaMemory::kAlignment == S::kMemory.all);
+  constexpr bool kHasLossGradients = kRules.may_have(Form::kLossGradient);
   unsigned char* begin = machine::shared_memory();
-  begin += (0u - shared_address(begin)) & 1023u;
+  begin += (0u - shared_address(begin)) & (WgmmaMemory::kAlignment - 1u);
   auto& memory = *reinterpret_cast<SharedMemory<S>*>(begin);
   if (machine::thread_index() == 0) {
     for (int stage = 0; stage < S::kStages; ++stage) {
@@ -608,19 +625,19 @@ __global__ void __launch_bounds__(S::kThreads, 1) train_kernel(const __grid_cons
     for (std::uint64_t& turn : memory.turn) machine::barrier_init(shared_address(&turn), 4);
     machine::barrier_init_fence();
   }
-  for (int i = machine::thread_index(); i < S::kOnesBytes / 4; i += S::kThreads)
+  for (int i = machine::thread_index(); i < WgmmaMemory::kOnesBytes / 4; i += S::kThreads)
     memory.ones[i] = Format::pack(1, 1);
   machine::fence_proxy_async_shared();
   machine::block_sync();
   const int consumer = machine::uniform(machine::thread_index() / 32) * 32;
   if (consumer >= S::kConsumers) {
     machine::registers_decrease<40>();
-    if (machine::thread_index() == S::kConsumers) fetch<S, true>(a, memory);
-    if (machine::thread_index() == S::kConsumers + 32) fetch<S, false>(a, memory);
+    if (machine::thread_index() == S::kConsumers) fetch<S, true, kHasLossGradients>(a, memory);
+    if (machine::thread_index() == S::kConsumers + 32) fetch<S, false, kHasLossGradients>(a, memory);
     return;
   }
   machine::registers_increase<232>();
-  work<S, Format, kRelu>(a, memory);
+  work<S, Format, kRules>(a, memory);
 }
 
 }  // namespace headroom::tiled

@@ -4,7 +4,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+
 #include "machine/barriers.cuh"
+#include "machine/compiler.cuh"
 #include "machine/copy.cuh"
 #include "machine/formats.cuh"
 #include "machine/memory.cuh"
@@ -22,33 +25,24 @@ using machine::Factor;
 using machine::kTilePanelBytes;
 using machine::shared_address;
 
-/// One of kTilings, and what a thread block is made of with it.
-template <int kGroupsOfTeam, int kTileColumns, int kTeamsOfBlock, int kSlabsOfStage>
+/// A tiling, and what a thread block is made of with it.
+template <Tiling kTilingOfBlock, bool kIsTimed, bool kHasWholeTiles>
 struct Shape {
-  static constexpr Tiling kTiling = wgmma_tiling(kGroupsOfTeam, kTileColumns, kTeamsOfBlock, kSlabsOfStage);
-  static constexpr int kSlabs = kSlabsOfStage;
-  static constexpr int kGroups = kGroupsOfTeam, kColumns = kTileColumns, kTeams = kTeamsOfBlock;
+  static constexpr Tiling kTiling = kTilingOfBlock;
+  static constexpr bool kTimed = kIsTimed, kWholeTiles = kHasWholeTiles;  // as KernelRules says
+  static constexpr int kSlabs = kTiling.slabs_of_stage;
+  static constexpr int kGroups = kTiling.groups, kColumns = kTiling.columns, kTeams = kTiling.teams;
   static constexpr int kRows = kTiling.rows(), kTeam = kTiling.team_threads(),
                        kConsumers = kTiling.consumers();
   static constexpr int kWarpgroups = kGroups * kTeams;
-  // Two warps fetch, but registers are handed out, and handed on, by warpgroups.
-  static constexpr int kThreads = kConsumers + machine::kWarpgroup;
+  static constexpr int kThreads = threads_of(kTiling);
   static constexpr int kSums = kColumns / 2;   // of a thread
   static constexpr int kPairs = kColumns / 4;  // packed
   static constexpr int kRowPanels = kRows / kPanel, kColumnPanels = kColumns / kPanel;
 
-  // Shared memory.
-  static constexpr int kRowsBytes = kRowPanels * kSlabs * kTilePanelBytes,
-                       kColumnsBytes = kColumnPanels * kSlabs * kTilePanelBytes;
-  static constexpr int kStageBytes = kRowsBytes + kColumnsBytes;
-  static constexpr int kStagingBytes = kColumnPanels * kTilePanelBytes;
-  static constexpr int kOnesBytes = 8 * machine::kPanelRowBytes;
-  static constexpr int kBarrierBytes = 1024;
-  static constexpr int kLimit =
-      232448 - 1024;  // of a thread block on sm_90, and to begin at a multiple of 1024
-  static constexpr int kFitting =
-      (kLimit - kWarpgroups * kStagingBytes - kOnesBytes - kBarrierBytes) / kStageBytes;
-  static constexpr int kStages = kFitting < 12 ? kFitting : 12;
+  static constexpr WgmmaMemory kMemory = wgmma_memory(kTiling);
+  static constexpr int kRowsBytes = kMemory.rows_bytes, kColumnsBytes = kMemory.columns_bytes,
+                       kStageBytes = kMemory.stage_bytes(), kStages = kMemory.stages;
   static_assert(kStages >= 4 && (kTeams == 1 || kGroups == 1));
 };
 
@@ -56,11 +50,11 @@ template <class S>
 struct SharedMemory {
   unsigned char ring[S::kStages]
                     [S::kStageBytes];  // a stage: panels of the rows' factor, then of the columns'
-  unsigned char staging[S::kWarpgroups][S::kStagingBytes];
-  std::uint32_t ones[S::kOnesBytes / 4];  // a factor, in pairs
+  unsigned char staging[S::kWarpgroups][S::kMemory.staging_bytes];
+  std::uint32_t ones[WgmmaMemory::kOnesBytes / 4];  // a factor, in pairs
   std::uint64_t full[S::kStages], free[S::kStages], turn[2];
   float sums[S::kWarpgroups][8];  // of warps
-  unsigned char rest[S::kBarrierBytes - (2 * S::kStages + 2) * 8 - S::kWarpgroups * 32];
+  unsigned char rest[WgmmaMemory::kBarrierBytes - (2 * S::kStages + 2) * 8 - S::kWarpgroups * 32];
 };
 
 // ---- the multiplying threads
@@ -70,27 +64,42 @@ template <class S>
 struct Worker {
   SharedMemory<S>& memory;
   machine::RingPlace ring;
-  std::uint32_t turn;
   Waiter waiter;
   int timed = -1;  // the task at hand, if this thread keeps its times
 
-  MACHINE_DEVICE Worker(const Arguments& a, SharedMemory<S>& shared)
-      : memory(shared), turn(static_cast<std::uint32_t>(team() ^ 1)), waiter{a} {}
+  const std::uint32_t thread_of_block;
+  const std::uint32_t begin;  // address of the shared memory
+  std::uint32_t turn;
 
-  // Worked out anew wherever they are asked for: there are no registers to keep them in.
-  MACHINE_DEVICE int thread() const { return machine::thread_index_here() % S::kTeam; }  // of the team
-  MACHINE_DEVICE int team() const { return S::kTeams == 1 ? 0 : machine::thread_index_here() / S::kTeam; }
-  MACHINE_DEVICE int warpgroup() const { return machine::thread_index_here() / machine::kWarpgroup; }
+  MACHINE_DEVICE Worker(const Arguments& a, SharedMemory<S>& shared)
+      : memory(shared),
+        waiter{a},
+        thread_of_block(static_cast<std::uint32_t>(machine::kept_by_lane(machine::thread_index()))),
+        begin(static_cast<std::uint32_t>(machine::kept_by_lane(static_cast<int>(shared_address(&shared))))),
+        turn(static_cast<std::uint32_t>(team() ^ 1)) {}
+
+  MACHINE_DEVICE int thread() const { return static_cast<int>(thread_of_block % S::kTeam); }  // of the team
+  MACHINE_DEVICE int team() const {
+    return S::kTeams == 1 ? 0 : static_cast<int>(thread_of_block / S::kTeam);
+  }
+  MACHINE_DEVICE int warpgroup() const { return static_cast<int>(thread_of_block / machine::kWarpgroup); }
   MACHINE_DEVICE int group() const { return S::kGroups == 1 ? 0 : warpgroup(); }  // warpgroup of the team
   MACHINE_DEVICE machine::Lane lane() const {
-    return machine::Lane(machine::thread_index_here() % machine::kWarpgroup);
+    return machine::Lane(static_cast<int>(thread_of_block % machine::kWarpgroup));
   }
-  MACHINE_DEVICE std::uint32_t staging() const { return shared_address(memory.staging[warpgroup()]); }
+  MACHINE_DEVICE std::uint32_t staging() const {
+    return begin + offsetof(SharedMemory<S>, staging) + S::kMemory.staging_bytes * warpgroup();
+  }
+  MACHINE_DEVICE std::uint32_t full() const { return begin + offsetof(SharedMemory<S>, full); }
+  MACHINE_DEVICE std::uint32_t free() const { return begin + offsetof(SharedMemory<S>, free); }
+  MACHINE_DEVICE std::uint32_t turn_of(int team) const {
+    return begin + offsetof(SharedMemory<S>, turn) + 8 * team;
+  }
 
   MACHINE_DEVICE int row_of_tile() const {
     return machine::kTileRows * group() + lane().first_row();
   }  // and 8 more
-  MACHINE_DEVICE bool leads() const { return machine::thread_index_here() % machine::kWarpgroup == 0; }
+  MACHINE_DEVICE bool leads() const { return thread_of_block % machine::kWarpgroup == 0; }
   MACHINE_DEVICE void meet() const { machine::named_barrier<machine::kWarpgroup>(1 + warpgroup()); }
   MACHINE_DEVICE void skip(int stages) {
     ring.stage += stages;
@@ -99,19 +108,19 @@ struct Worker {
   /// Teams multiply in turn. A team that went ahead would take a stage's last phase for its next one.
   MACHINE_DEVICE void take_turn() {
     if constexpr (S::kTeams == 1) return;
-    wait_for_barrier(waiter, WaitFor::kTurn, shared_address(memory.turn) + 8 * team(), turn);
+    wait_for_barrier(waiter, WaitFor::kTurn, turn_of(team()), turn);
     turn ^= 1;
   }
   /// Lanes that still wait for this turn have to see it before the next one can begin.
   MACHINE_DEVICE void pass_turn() {
     machine::warp_sync();
-    if (S::kTeams == 2 && lane().lane == 0)
-      machine::barrier_arrive(shared_address(memory.turn) + 8 * (team() ^ 1));
+    if (S::kTeams == 2 && lane().lane == 0) machine::barrier_arrive(turn_of(team() ^ 1));
   }
 };
 
 template <class S>
 MACHINE_DEVICE void mark(const Worker<S>& worker, std::uint64_t TaskTimes::* time) {
+  if constexpr (!S::kTimed) return;
   if (worker.timed >= 0) worker.waiter.arguments.times[worker.timed].*time = machine::nanoseconds();
 }
 
@@ -119,8 +128,8 @@ MACHINE_DEVICE void mark(const Worker<S>& worker, std::uint64_t TaskTimes::* tim
 template <class S>
 inline constexpr int kUnderWay = S::kSlabs == 1 ? 2 : 1;
 
-/// sums = product over all slabs of a task. With kSumsRows also of the rows' factor with ones: the sums of a bias's gradient. `ready` is
-/// called once, when the first slab is there.
+/// sums = product over all slabs of a task. With kSumsRows also of the rows' factor with ones: the sums of a bias's gradient. ready() is
+/// called once, when the first stage is there and its products have begun.
 ///
 /// A slab of a small tile is 128 cycles of the tensor cores. So what is done for each has to be short, and nothing in it waits for products
 /// that were just begun: where a stage lies is the same for the whole warp, and the compiler is told so, because descriptions in registers
@@ -138,15 +147,15 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
       kB == Factor::kPlain ? S::kColumns * machine::kPanelRowBytes / 16 : 4 * machine::kAcross;
   constexpr int kGroupBytes = (kA == Factor::kPlain ? 1 : S::kSlabs) * kTilePanelBytes;
   constexpr std::uint32_t kNextPanel = kB == Factor::kPlain ? 16 : S::kSlabs * kTilePanelBytes;
-  const std::uint32_t ring = shared_address(worker.memory.ring);
+  const std::uint32_t ring = worker.begin;
   const auto described = [](std::uint32_t address, std::uint32_t panel_stride) {
     return machine::Panels{static_cast<std::uint32_t>(
         machine::uniform(static_cast<int>(machine::describe(address, panel_stride).low)))};
   };
   const machine::Panels a_begin = described(ring + worker.group() * kGroupBytes, 16);
   const machine::Panels b_begin = described(ring + S::kRowsBytes, kNextPanel);
-  const machine::Panels ones = described(shared_address(worker.memory.ones), 16);
-  const std::uint32_t full = shared_address(worker.memory.full), free = shared_address(worker.memory.free);
+  const machine::Panels ones = described(worker.begin + offsetof(SharedMemory<S>, ones), 16);
+  const std::uint32_t full = worker.full(), free = worker.free();
   const bool releases = worker.lane().lane == 0;  // a stage, for its warp
   machine::RingPlace place{
       machine::uniform(worker.ring.stage),
@@ -172,10 +181,9 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
   const auto wait = [&] {
     wait_for_barrier(worker.waiter, WaitFor::kFullStage, full + 8 * place.stage, place.parity);
   };
-  const auto multiply_stage = [&](int first, const auto& once_there) {
+  const auto multiply_stage = [&](int first) {
     const machine::Panels a = of_stage(a_begin), b = of_stage(b_begin);
     wait();
-    once_there();
     machine::wgmma_fence();
     multiply_slab(a, b, first == 0 ? 0 : 1);
     if constexpr (S::kSlabs == 2) {  // the fences are where the compiler would put them, and say so
@@ -187,11 +195,12 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
     }
     machine::wgmma_commit();
   };
-  multiply_stage(0, ready);
+  multiply_stage(0);
+  ready();
 #pragma unroll 1
   for (int first = S::kSlabs; first < slabs; first += S::kSlabs) {
     place.advance(S::kStages);
-    multiply_stage(first, [] {});
+    multiply_stage(first);
     machine::wgmma_wait<kUnderWay<S>>();
     if (first >= S::kSlabs * kUnderWay<S>) release(kUnderWay<S>);
   }
@@ -210,11 +219,11 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
 template <class S, class Format, int kWords>
 MACHINE_DEVICE void multiply_held_slab(Worker<S>& worker, std::uint32_t (&held)[kWords],
                                        float (&sums)[S::kSums]) {
-  const std::uint32_t full = shared_address(worker.memory.full), free = shared_address(worker.memory.free);
-  const machine::Panels b{static_cast<std::uint32_t>(machine::uniform(static_cast<int>(
-      machine::describe(shared_address(worker.memory.ring[worker.ring.stage]) + S::kRowsBytes,
-                        S::kSlabs * kTilePanelBytes)
-          .low)))};
+  const std::uint32_t full = worker.full(), free = worker.free();
+  const machine::Panels b{static_cast<std::uint32_t>(machine::uniform(
+      static_cast<int>(machine::describe(worker.begin + S::kStageBytes * worker.ring.stage + S::kRowsBytes,
+                                         S::kSlabs * kTilePanelBytes)
+                           .low)))};
   wait_for_barrier(worker.waiter, WaitFor::kFullStage, full + 8 * worker.ring.stage, worker.ring.parity);
   machine::wgmma_words_are_final(held);
   machine::wgmma_fence();
@@ -242,8 +251,8 @@ MACHINE_DEVICE void keep_columns(uint4& words, int columns) {
   };
   words = make_uint4(kept(words.x, 0), kept(words.y, 2), kept(words.z, 4), kept(words.w, 6));
 }
-/// The warpgroup's 64 rows, packed in `held`, to their place.
-template <class S, int kWords>
+/// The warpgroup's 64 rows, packed in `held`, to their place. kWhole: they end where the matrix does, or before.
+template <bool kWhole, class S, int kWords>
 MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&held)[kWords],
                                const Place& place) {
   const machine::Lane lane = worker.lane();
@@ -264,8 +273,8 @@ MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&he
           static_cast<std::uint32_t>(row * machine::kPanelRowBytes + ((piece ^ (row & 7)) << 4)));
       const int to_row = place.row + kPanel * worker.group() + row,
                 to_column = place.column + kPanel * panel + 8 * piece;
-      keep_columns(words, place.columns_of_matrix - to_column);
-      if (to_row < place.rows_of_matrix && to_column < place.columns_of_matrix)
+      if constexpr (!kWhole) keep_columns(words, place.columns_of_matrix - to_column);
+      if (kWhole || (to_row < place.rows_of_matrix && to_column < place.columns_of_matrix))
         __stcg(reinterpret_cast<uint4*>(matrix + std::int64_t{to_row} * place.matrix.pitch + to_column),
                words);
     }

@@ -5,7 +5,9 @@
 #include "tiled/trainer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <stdexcept>
 #include <utility>
 
 #include "core/error.h"
@@ -39,10 +41,6 @@ constexpr std::int64_t kLine = 128;  ///< bytes of a line of the L2
 
 /// The kernel for every GPU has plain multiply-adds and mma.sync.
 bool is_portable(const std::optional<Tiling>& tiling) { return tiling && tiling->portable; }
-bool has_wgmma(int device) {
-  const DeviceInfo info = device_info(device);
-  return info.compute_major == 9 && info.compute_minor == 0;  // it is of this one generation
-}
 bool is_sixteen_bits(Precision precision) {
   return precision == Precision::kFp16 || precision == Precision::kBf16;
 }
@@ -96,17 +94,15 @@ struct LayerMemory {
 class Tiled : public TiledTrainer {
  public:
   Tiled(const Workload& workload, Precision precision, const DatasetView& data, const Parameters& initial,
-        const Network& network, const Tiling& tiling, int multiprocessors, const TiledOptions& options)
+        StepPlan plan, jit::ReadyKernel kernel, const TiledOptions& options)
       : workload_(workload),
         precision_(precision),
-        network_(network),
-        tiling_(tiling),
+        network_(std::move(plan.network)),
+        rules_(plan.kernel.rules),
+        tiling_(plan.kernel.tiling),
         batches_(data.batches(workload.batch_size)),
-        schedule_(make_schedule(network, tiling, multiprocessors, precision,
-                                options.slabs_of_part
-                                    ? *options.slabs_of_part
-                                    : choose_parts(network, tiling, multiprocessors, precision))),
-        kernel_(step_kernel(precision, tiling, workload.model.activation == Activation::kRelu)) {
+        schedule_(std::move(plan.schedule)),
+        kernel_(std::move(kernel)) {
     DeviceMemory::reset_peak();
     choose_stages(options);
     if (options.lost_task >= 0)
@@ -158,6 +154,9 @@ class Tiled : public TiledTrainer {
   }
 
   std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
+  std::optional<SetupCache> setup_cache() override {
+    return kernel_.was_kept ? SetupCache::kWarm : SetupCache::kCold;
+  }
 
   std::string note() override {
     return "tiles of " + std::to_string(tiling_.rows()) + "x" + std::to_string(tiling_.columns) +
@@ -167,10 +166,11 @@ class Tiled : public TiledTrainer {
             : precision_ == Precision::kFp32 ? ", plain multiply-adds"
                                              : ", mma.sync") +
            ", " + std::to_string(schedule_.lists.size()) + " multiprocessors, at most " +
-           std::to_string(schedule_.longest()) + " tiles each";
+           std::to_string(schedule_.longest()) + " tiles each; " + kernel_.note;
   }
 
   std::vector<TiledTaskTimes> traced_step(std::int64_t first_step, std::int64_t count) override {
+    if (!rules_.timed) throw std::logic_error("traced_step: of a trainer whose kernel is not timed");
     DeviceBuffer<TaskTimes> times(tasks_.size());
     times.fill_bytes(0);
     arguments_.times = times.data();
@@ -226,18 +226,22 @@ class Tiled : public TiledTrainer {
 
   /// As many stages of the portable kernel's ring as there is shared memory for.
   void choose_stages(const TiledOptions& options) {
-    if (!tiling_.portable) return;
+    if (!tiling_.portable) {
+      shared_bytes_ = wgmma_memory(tiling_).all;
+      return;
+    }
+    const PortableMemory memory = portable_memory(precision_, tiling_);
     int device = 0;
     CUDA_CHECK(cudaGetDevice(&device));
     int shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (options.shared_bytes > 0) shared = std::min(shared, options.shared_bytes);
-    const int stages = std::min(kMostStages, (shared - kernel_.shared_bytes) / kernel_.stage_bytes);
+    const int stages = std::min(kMostStages, (shared - memory.beside_the_ring) / memory.stage_bytes);
     if (stages < 2)
       throw UnsupportedError("cuda-tiled: a thread block has " + std::to_string(shared) +
                              " bytes of shared memory, needs " +
-                             std::to_string(kernel_.shared_bytes + 2 * kernel_.stage_bytes));
+                             std::to_string(memory.beside_the_ring + 2 * memory.stage_bytes));
     arguments_.stages = stages;
-    kernel_.shared_bytes += stages * kernel_.stage_bytes;
+    shared_bytes_ = memory.beside_the_ring + stages * memory.stage_bytes;
   }
 
   void allocate_layers() {
@@ -314,10 +318,16 @@ class Tiled : public TiledTrainer {
     if (tiling_.portable) return {};
     const auto element = precision_ == Precision::kBf16 ? machine::Element::kBf16 : machine::Element::kFp16;
     const int slabs = tiling_.slabs_of_stage;
-    return {
-        machine::tensor_map_of_panels(element, values.data(), slices, rows, columns, pitch_of(columns),
-                                      kPanel, slabs),
-        machine::tensor_map(element, values.data(), slices, rows, columns, pitch_of(columns), kSlab * slabs)};
+    const auto kept = [](const CUtensorMap& map) {
+      TensorMap words;
+      static_assert(sizeof words == sizeof map);
+      std::memcpy(&words, &map, sizeof words);
+      return words;
+    };
+    return {kept(machine::tensor_map_of_panels(element, values.data(), slices, rows, columns,
+                                               pitch_of(columns), kPanel, slabs)),
+            kept(machine::tensor_map(element, values.data(), slices, rows, columns, pitch_of(columns),
+                                     kSlab * slabs))};
   }
 
   Rows rows(DeviceBuffer<unsigned char>& values, std::int64_t rows, std::int64_t columns) const {
@@ -375,9 +385,6 @@ class Tiled : public TiledTrainer {
                                : static_cast<double>(network_.batch) * workload_.outputs();
     arguments_.gradient_scale = static_cast<float>(scale / mean_of);
     arguments_.inverse_loss_scale = static_cast<float>(1 / scale);
-    arguments_.activation = workload_.model.activation;
-    arguments_.loss = workload_.loss;
-    arguments_.slots = workload_.optimizer.slots();
     const double longest =
         options.wait_seconds > 0 ? options.wait_seconds : StepWatch::seconds_of_a_step(workload_);
     arguments_.wait_nanoseconds = static_cast<std::uint64_t>(1e9 * longest);
@@ -387,15 +394,15 @@ class Tiled : public TiledTrainer {
   }
 
   void require_resident() {
-    CUDA_CHECK(cudaFuncSetAttribute(kernel_.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kernel_.shared_bytes));
+    CUDA_CHECK(
+        cudaFuncSetAttribute(kernel_.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_));
     int blocks = 0;
-    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel_.function, kernel_.threads,
-                                                             static_cast<std::size_t>(kernel_.shared_bytes)));
+    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel_.function, threads_of(tiling_),
+                                                             static_cast<std::size_t>(shared_bytes_)));
     if (blocks < 1)
       throw UnsupportedError("cuda-tiled: a multiprocessor holds no thread block of " +
-                             std::to_string(kernel_.threads) + " threads with " +
-                             std::to_string(kernel_.shared_bytes) + " bytes of shared memory");
+                             std::to_string(threads_of(tiling_)) + " threads with " +
+                             std::to_string(shared_bytes_) + " bytes of shared memory");
   }
 
   double launch_all(std::int64_t first_step, std::int64_t count) {
@@ -426,8 +433,8 @@ class Tiled : public TiledTrainer {
     void* parameters[] = {&arguments_};
     CUDA_CHECK(cudaLaunchCooperativeKernel(kernel_.function,
                                            dim3(static_cast<unsigned>(schedule_.lists.size())),
-                                           dim3(static_cast<unsigned>(kernel_.threads)), parameters,
-                                           static_cast<std::size_t>(kernel_.shared_bytes), stream_.get()));
+                                           dim3(static_cast<unsigned>(threads_of(tiling_))), parameters,
+                                           static_cast<std::size_t>(shared_bytes_), stream_.get()));
     parity_ = (parity_ + steps) % 2;
   }
 
@@ -486,10 +493,12 @@ class Tiled : public TiledTrainer {
   const Workload workload_;
   const Precision precision_;
   const Network network_;
+  const KernelRules rules_;
   const Tiling tiling_;
   const std::int64_t batches_;
   Schedule schedule_;
-  Kernel kernel_;
+  const jit::ReadyKernel kernel_;
+  int shared_bytes_ = 0;  // of a thread block
 
   Stream stream_;
   Event begin_, end_;
@@ -511,63 +520,30 @@ class Tiled : public TiledTrainer {
 
 }  // namespace
 
-namespace tiled {
-
-std::optional<Kernel> find_relu_kernel_fp16(const Tiling& tiling);
-std::optional<Kernel> find_relu_kernel_bf16(const Tiling& tiling);
-std::optional<Kernel> find_other_kernel_fp16(const Tiling& tiling);
-std::optional<Kernel> find_other_kernel_bf16(const Tiling& tiling);
-std::optional<Kernel> find_portable_kernel_fp32(const Tiling& tiling);
-std::optional<Kernel> find_portable_kernel_tf32(const Tiling& tiling);
-std::optional<Kernel> find_portable_kernel_fp16(const Tiling& tiling);
-std::optional<Kernel> find_portable_kernel_bf16(const Tiling& tiling);
-
-namespace {
-
-std::optional<Kernel> find_kernel(Precision precision, const Tiling& tiling, bool relu) {
-  switch (precision) {
-    case Precision::kFp32:
-      return find_portable_kernel_fp32(tiling);
-    case Precision::kTf32:
-      return find_portable_kernel_tf32(tiling);
-    case Precision::kFp16:
-      if (tiling.portable) return find_portable_kernel_fp16(tiling);
-      return relu ? find_relu_kernel_fp16(tiling) : find_other_kernel_fp16(tiling);
-    case Precision::kBf16:
-      if (tiling.portable) return find_portable_kernel_bf16(tiling);
-      return relu ? find_relu_kernel_bf16(tiling) : find_other_kernel_bf16(tiling);
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
-Kernel step_kernel(Precision precision, const Tiling& tiling, bool relu) {
-  if (const std::optional<Kernel> found = find_kernel(precision, tiling, relu)) return *found;
-  throw std::invalid_argument("cuda-tiled: no kernel in " + std::string(to_string(precision)) +
-                              " for tiles of " + std::to_string(tiling.rows()) + "x" +
-                              std::to_string(tiling.columns) + " and " + std::to_string(tiling.teams) +
-                              " teams");
-}
-
-}  // namespace tiled
-
 std::optional<std::string> tiled_unavailable(int device) {
   if (auto reason = device_missing(device)) return reason;
   const DeviceInfo info = device_info(device);
-  if (info.compute_major < 8)
-    return "compute capability " + std::to_string(info.compute_major) + "." +
-           std::to_string(info.compute_minor) + ", needs 8.0 or newer";
-  return std::nullopt;
+  return tiled_too_old(info.compute_major, info.compute_minor);
+}
+std::optional<std::string> tiled_too_old(int compute_major, int compute_minor) {
+  if (compute_major >= 8) return std::nullopt;
+  return "compute capability " + std::to_string(compute_major) + "." + std::to_string(compute_minor) +
+         ", needs 8.0 or newer";
 }
 
 bool tiled_is_portable(Precision precision, int device) {
-  return !is_sixteen_bits(precision) || !has_wgmma(device);
+  const DeviceInfo info = device_info(device);
+  return tiled_is_portable(precision, info.compute_major, info.compute_minor);
+}
+bool tiled_is_portable(Precision precision, int compute_major, int compute_minor) {
+  const bool has_wgmma = compute_major == 9 && compute_minor == 0;  // it is of this one generation
+  return !is_sixteen_bits(precision) || !has_wgmma;
 }
 
 std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Precision precision,
                                                  const DatasetView& data, const Parameters& initial,
-                                                 int device, const TiledOptions& options) {
+                                                 int device, const TiledOptions& options,
+                                                 const MakeKernel& make) {
   validate(workload);
   if (const auto reason = tiled_unavailable(device)) throw UnsupportedError("cuda-tiled: " + *reason);
   const bool portable =
@@ -575,18 +551,15 @@ std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Preci
   if (options.tiling && options.tiling->portable != portable)
     throw UnsupportedError("cuda-tiled: these tiles are for fp16 and bf16 on compute capability 9.0");
   require_data_for(workload, data, "cuda-tiled");
-  use_device(device);
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount, device);
-  const Network network{workload.model.widths, workload.batch_size};
-  const bool relu = workload.model.activation == Activation::kRelu;
-  const Tiling tiling =
-      options.tiling ? *options.tiling
-      : portable     ? choose_tiling(network, relu, multiprocessors, portable_tilings(precision), precision)
-                     : choose_tiling(network, relu, multiprocessors);
-  if (const auto reason = schedule_refusal(network, tiling)) throw UnsupportedError("cuda-tiled: " + *reason);
   if (data.batches(workload.batch_size) > std::numeric_limits<std::int32_t>::max())
     throw UnsupportedError("cuda-tiled: more than 2^31 - 1 batches");
-  return std::make_unique<Tiled>(workload, precision, data, initial, network, tiling, multiprocessors,
+  use_device(device);
+  StepPlan plan =
+      plan_step(workload, precision, portable, device_attribute(cudaDevAttrMultiProcessorCount, device),
+                options.tiling, options.slabs_of_part);
+  plan.kernel.rules.timed = options.timed;
+  jit::ReadyKernel kernel = make(plan.kernel);
+  return std::make_unique<Tiled>(workload, precision, data, initial, std::move(plan), std::move(kernel),
                                  options);
 }
 

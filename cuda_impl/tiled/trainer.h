@@ -1,6 +1,7 @@
 // `cuda-tiled`: the whole step as a list of tiles, for the batches and widths that most networks are trained with.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,12 +11,19 @@
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"
+#include "jit/ready_kernel.h"
 #include "tiled/plan.h"
 
 namespace headroom {
 
+namespace tiled {
+/// Makes the kernel of a shape, whose argument is Arguments (arguments.h): compiled.h for a GPU, tests/emulated for one that the CPU plays.
+using MakeKernel = std::function<jit::ReadyKernel(const KernelShape&)>;
+}  // namespace tiled
+
 /// For measurements and tests.
 struct TiledOptions {
+  bool timed = false;                     ///< a kernel that can tell when its tasks were done
   bool portable = false;                  ///< the kernel for every GPU, also where there is a faster one
   std::optional<tiled::Tiling> tiling{};  ///< instead of the one that choose_tiling() takes
   std::optional<int> slabs_of_part{};     ///< instead of choose_parts()'s
@@ -33,20 +41,25 @@ struct TiledTaskTimes {
 
 class TiledTrainer : public Trainer {
  public:
-  /// Trains `count` steps and tells what the multiprocessors did when in the last of them.
+  /// Trains `count` steps and tells what the multiprocessors did when in the last of them. Throws std::logic_error if it was not made with
+  /// TiledOptions::timed.
   virtual std::vector<TiledTaskTimes> traced_step(std::int64_t first_step, std::int64_t count) = 0;
 };
 
 /// Why CUDA device `device` cannot run cuda-tiled; nullopt if it can.
 std::optional<std::string> tiled_unavailable(int device);
+/// The same of a GPU of this compute capability.
+std::optional<std::string> tiled_too_old(int compute_major, int compute_minor);
 /// Whether there it is the kernel for every GPU (tiled/portable.cuh) that trains in this precision.
 bool tiled_is_portable(Precision precision, int device);
+bool tiled_is_portable(Precision precision, int compute_major, int compute_minor);
 
 /// Throws UnsupportedError with the reason of tiled_unavailable(), and for a step of too many tiles; InputError if
 /// the data does not fit the workload, OutOfMemoryError. Every wait of its kernel has a bound: train() throws DeviceStuckError that says
-/// which task of which multiprocessor waited for what, and the process has to end.
+/// which task of which multiprocessor waited for what, and the process has to end. And what `make` throws, which is called once.
 std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Precision precision,
                                                  const DatasetView& data, const Parameters& initial,
-                                                 int device, const TiledOptions& options = {});
+                                                 int device, const TiledOptions& options,
+                                                 const tiled::MakeKernel& make);
 
 }  // namespace headroom

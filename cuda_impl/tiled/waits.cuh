@@ -18,21 +18,30 @@ struct Waiter {
   int step = 0, order = 0;
 };
 
+/// Of a wait that has gone on: whether it is too long. `begin` and the bound are in kTick nanoseconds; gives what `begin` is from now on.
+/// A place of its own, since it stands in the way of everything that waits, and hardly anything ever waits so long.
+inline constexpr int kTick = 1 << 16;
+MACHINE_DEVICE_CALLED std::uint32_t look_at_clock(std::uint32_t begin, std::uint32_t longest,
+                                                  std::uint64_t* least_report, std::uint64_t* host_report,
+                                                  std::uint64_t report) {
+  const auto now = static_cast<std::uint32_t>(machine::nanoseconds() / kTick);
+  if (begin == 0) begin = now;
+  if (now - begin < longest) return begin;
+  // All who wait say so, and then the one that the others wait for ends it.
+  const std::uint64_t least = machine::report_least(least_report, report);
+  if (now - begin < longest + longest / 4 || least < report) return begin;
+  machine::report_to_host(host_report, report);
+  machine::end_launch_with_error();
+}
+
 template <class Ready>
 MACHINE_DEVICE void wait_until(const Waiter& waiter, WaitFor what, const Ready& ready) {
-  std::uint64_t begin = 0;
-  for (std::uint32_t polls = 1; !ready(); ++polls) {
-    if (polls % 1024 != 0) continue;
-    const std::uint64_t now = machine::nanoseconds(), longest = waiter.arguments.wait_nanoseconds;
-    if (begin == 0) begin = now;
-    if (now - begin < longest) continue;
-    // All who wait say so, and then the one that the others wait for ends it.
-    const std::uint64_t report = wait_report(waiter.step, waiter.order, what);
-    const std::uint64_t least = machine::report_least(waiter.arguments.least_report, report);
-    if (now - begin < longest + longest / 4 || least < report) continue;
-    machine::report_to_host(waiter.arguments.report, report);
-    machine::end_launch_with_error();
-  }
+  const Arguments& a = waiter.arguments;
+  std::uint32_t begin = 0;
+  for (std::uint32_t polls = 1; !ready(); ++polls)
+    if (polls % 1024 == 0)
+      begin = look_at_clock(begin, static_cast<std::uint32_t>(a.wait_nanoseconds / kTick), a.least_report,
+                            a.report, wait_report(waiter.step, waiter.order, what));
 }
 
 MACHINE_DEVICE void wait_for_barrier(const Waiter& waiter, WaitFor what, std::uint32_t barrier,

@@ -46,6 +46,41 @@ TEST(Floors, ASmallNetworkIsBoundByItsExchanges) {
   EXPECT_DOUBLE_EQ(floor.operations_seconds, 64.0 * (3 * 134400 - 100352) / 8e14);
 }
 
+Calibration rates_with_a_link() {
+  Calibration rates = round_rates();
+  rates["link_store"] = {2e11, "bytes_per_second", "by hand"};
+  rates["link_round_trip"] = {1e-6, "seconds", "by hand"};
+  return rates;
+}
+
+TEST(Floors, OfSeveralDevicesTheLastExchangeCrossesTheLink) {
+  const Floor one = floor_of("mlp-784x128x128x128x10-b32", Precision::kFp16);
+  const Floor two = floor_of("mlp-784x128x128x128x10-b32-g2", Precision::kFp16, 1 << 20, rates_with_a_link());
+  // One device with 64 samples needs no link: its exchanges are the floor.
+  EXPECT_EQ(two.bound, "exchanges");
+  EXPECT_DOUBLE_EQ(two.seconds, one.seconds);
+  // 32 rows of the other's in 2 bytes: outputs of each layer, and inputs of all but the first. The last layer's sums are fewer bytes.
+  EXPECT_DOUBLE_EQ(two.link_seconds, (32 * 2.0 * (128 + 2 * (128 + 128)) + 4 * 129 * 10) / 2e11 + 5e-7);
+}
+
+TEST(Floors, OfSeveralDevicesLargeBatchesSendSumsOfGradients) {
+  const Workload workload = parse_workload_name("mlp-784x1024x10-b16384-g2");
+  EXPECT_DOUBLE_EQ(link_bytes(workload, Precision::kBf16), 4 * (785.0 * 1024 + 1025 * 10));
+  EXPECT_DOUBLE_EQ(link_bytes(parse_workload_name("mlp-784x1024x10-b16384-g4"), Precision::kBf16),
+                   4 * (785.0 * 1024 + 1025 * 10) * 1.5);
+  Calibration slow = rates_with_a_link();
+  slow["link_store"].value = 2e10;
+  const Floor floor = floor_of("mlp-784x1024x10-b16384-g2", Precision::kBf16, 1 << 20, slow);
+  EXPECT_GT(floor.link_seconds, floor.operations_seconds);
+}
+
+TEST(Floors, OfSeveralDevicesTheLinkHasToBeMeasured) {
+  EXPECT_FALSE(workload_floor(parse_workload_name("mlp-784x10-b32-g2"), Precision::kFp32, 1 << 20,
+                              round_rates(), {132, kL2}));
+  EXPECT_EQ(missing_rate(Precision::kFp32, round_rates(), 2), "link_store");
+  EXPECT_EQ(missing_rate(Precision::kFp32, rates_with_a_link(), 2), "");
+}
+
 TEST(Floors, LargeWeightsAreReadTwiceAndWrittenOnceButForWhatTheL2Holds) {
   const Workload workload = parse_workload_name("mlp-784x8192x8192x8192x10-b32");
   const double first = 785.0 * 8192, others = 2 * 8193.0 * 8192 + 8193 * 10, kept = 15e6;

@@ -8,7 +8,7 @@
 #include "device/memory.h"
 #include "kept_kernels.h"
 #include "layered/trainer.h"
-#include "resident/compiled/compiled.h"
+#include "resident/compiled.h"
 #include "trainer_contract.h"
 
 namespace headroom {

@@ -3,21 +3,16 @@
 // these words. Needs no GPU; the plans are those of an H200.
 //
 // Slices, blocks and patches with their plan as an argument are found by trying plans of many shapes, since networks share them.
-#include <atomic>
-#include <cstdio>
-#include <functional>
-#include <map>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "column_kernels.h"
+#include "compile_side_by_side.h"
 #include "core/error.h"
 #include "jit/cache.h"
 #include "jit/compiler.h"
 #include "kept_kernels.h"
-#include "resident/compiled/requests.h"
+#include "resident/requests.h"
 #include "step_time.h"
 
 namespace headroom {
@@ -26,8 +21,6 @@ namespace {
 using resident::PlanForm;
 using Kernel = ResidentOptions::Kernel;
 constexpr resident::Limits kH200{.sm_count = 132, .shared_bytes = 232448};
-
-using Kernels = std::map<std::string, std::function<jit::Cubin()>>;  ///< by name
 
 std::vector<Workload> shapes() {
   std::vector<Workload> result;
@@ -40,7 +33,7 @@ std::vector<Workload> shapes() {
   return result;
 }
 
-void add_with_arguments(Kernels& kernels) {
+void add_with_arguments(NamedKernels& kernels) {
   const auto add = [&](Precision precision, const auto& make_plan) {
     try {
       const jit::Request request = request_of(make_plan(), precision, PlanForm::kArgument);
@@ -64,7 +57,7 @@ void add_with_arguments(Kernels& kernels) {
     }
 }
 
-void add_with_constants(Kernels& kernels) {
+void add_with_constants(NamedKernels& kernels) {
   const auto add = [&](const char* name, Precision precision, Kernel kernel) {
     const ResidentOptions options{.kernel = kernel, .plan_form = PlanForm::kConstants};
     const char* const divided = kernel == Kernel::kColumns ? "columns " : "slices ";
@@ -98,36 +91,10 @@ void add_with_constants(Kernels& kernels) {
 }
 
 int compile_all(int argc, char** argv) {
-  Kernels all, kernels;
+  NamedKernels all;
   add_with_arguments(all);
   add_with_constants(all);
-  for (const auto& [name, compile] : all)
-    if (argc < 2 || name.find(argv[1]) != name.npos) kernels[name] = compile;
-  std::mutex mutex;
-  auto next = kernels.begin();
-  std::atomic<int> failed = 0;
-  const auto work = [&] {
-    for (;;) {
-      auto mine = kernels.end();
-      {
-        const std::lock_guard lock(mutex);
-        if (next == kernels.end()) return;
-        mine = next++;
-      }
-      try {
-        const jit::Cubin cubin = mine->second();
-        std::printf("%6.2f s  %3d registers  %s\n", cubin.seconds, cubin.registers, mine->first.c_str());
-      } catch (const std::exception& error) {
-        ++failed;
-        std::printf("failed  %s: %s\n", mine->first.c_str(), error.what());
-      }
-      std::fflush(stdout);
-    }
-  };
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
-  return failed > 0 ? 1 : 0;
+  return compile_side_by_side(all, argc < 2 ? "" : argv[1]);
 }
 
 }  // namespace

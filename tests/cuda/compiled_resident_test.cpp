@@ -12,7 +12,7 @@
 #include "not_finite.h"
 #include "one_compiler.h"
 #include "resident/column_plan.h"
-#include "resident/compiled/requests.h"
+#include "resident/requests.h"
 #include "resident_test_trainer.h"
 #include "step_check.h"
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "fused/compiled/compiled.h"
+#include "fused/compiled.h"
 #include "fused/kernels.h"
 #include "fused/trainer.h"
 #include "jit/cache.h"

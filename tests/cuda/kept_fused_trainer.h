@@ -7,7 +7,7 @@
 #include "fused/trainer.h"
 #include "fused_kernels.h"
 #else
-#include "fused/compiled/compiled.h"
+#include "fused/compiled.h"
 #include "kept_kernels.h"
 #endif
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "kept_kernels.h"
-#include "resident/compiled/compiled.h"
+#include "resident/compiled.h"
 
 namespace headroom {
 

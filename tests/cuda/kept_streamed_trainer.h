@@ -8,7 +8,7 @@
 #include "streamed_instances.h"
 #else
 #include "kept_kernels.h"
-#include "streamed/compiled/compiled.h"
+#include "streamed/compiled.h"
 #endif
 #include "number_of_variable.h"
 

@@ -267,6 +267,22 @@ TYPED_TEST_SUITE(LayeredKernels, Formats, FormatNames);
 TYPED_TEST(LayeredKernels, SmallForwardMatchesDoubleOnOddShapes) {
   for (const Shape& shape : kSmallShapes) this->check_forward(shape);
 }
+
+// Just over a tile, and few inner indices: on a GPU of four multiprocessors these take the tiles of large batches.
+const Shape kSmallShapesOverATile[] = {
+    {129, 1, 65}, {130, 3, 129}, {257, 17, 66}, {129, 40, 130}, {300, 9, 10}};
+TYPED_TEST(LayeredKernels, SmallForwardMatchesDoubleJustOverATile) {
+  for (const Shape& shape : kSmallShapesOverATile) this->check_forward(shape);
+}
+TYPED_TEST(LayeredKernels, SmallInputGradientMatchesDoubleJustOverATile) {
+  for (const Shape& shape : kSmallShapesOverATile)
+    this->check_input_gradient({shape.batch, shape.out, shape.in});
+}
+TYPED_TEST(LayeredKernels, SmallWeightGradientOfALargeBatchMatchesDouble) {
+  for (const auto& [batch, in, out] : {Shape{1025, 5, 17}, {1030, 65, 129}, {1055, 9, 130}})
+    this->check_weight_gradient({batch, in, out}, 1);
+  this->check_weight_gradient({1100, 70, 20}, 3);
+}
 TYPED_TEST(LayeredKernels, ForwardMatchesDoubleOnLargeShapes) {
   for (const Shape& shape : kLargeShapes) this->check_forward(shape);
 }
@@ -311,7 +327,7 @@ TYPED_TEST(LayeredKernels, SmallLossesOfTargetsAndTheirGradientsMatchDouble) {
 // Hidden values of a layer of one input and weight 1 are the activation of the inputs; the gradient of 1 is its slope.
 TYPED_TEST(LayeredKernels, SmallActivationsAndSlopesAreThoseOfDouble) {
   using Stored = typename TypeParam::Value;
-  const std::int64_t batch = 777;
+  const std::int64_t batch = 8500;  // in fp32 tiles of large batches, on up to 134 multiprocessors
   TestMatrix<Stored> x(batch, 1), one(1, 1), ones(batch, 1), hidden(batch, 1), sums(batch, 1),
       slopes(batch, 1);
   TestMatrix<float> bias(1, 1);
@@ -452,22 +468,25 @@ TYPED_TEST(LayeredKernels, SmallRoundRowsPadsWithZeros) {
                     : 0.0f);
 }
 
-TYPED_TEST(LayeredKernels, SmallNaNReachesTheLogits) {
+// Below the last row of a matrix a tile may read that row again.
+TYPED_TEST(LayeredKernels, SmallNaNReachesTheLogitsOfItsRowAlone) {
   using Stored = typename TypeParam::Value;
-  TestMatrix<Stored> x(4, 9), w(5, 9), hidden(4, 5);
-  TestMatrix<float> bias(1, 5);
-  x.template fill_random<TypeParam>(this->random_, 1);
-  w.template fill_random<TypeParam>(this->random_, 1);
-  bias.template fill_random<Fp32>(this->random_, 1);
-  auto broken = x.buffer.to_host();
-  broken[16] = TypeParam::round(NAN);  // row 1
-  x.buffer.copy_from(broken);
-  forward_hidden<TypeParam>(x.readable(), nullptr, w.readable(), bias.buffer.data(), hidden.view(),
-                            this->split(), this->stream_);
-  this->stream_.synchronize();
-  const std::vector<double> found = hidden.found();
-  EXPECT_TRUE(std::isnan(found[5]));
-  EXPECT_FALSE(std::isnan(found[0]));
+  for (const std::int64_t batch : {4, 8500}) {
+    TestMatrix<Stored> x(batch, 9), w(5, 9), hidden(batch, 5);
+    TestMatrix<float> bias(1, 5);
+    x.template fill_random<TypeParam>(this->random_, 1);
+    w.template fill_random<TypeParam>(this->random_, 1);
+    bias.template fill_random<Fp32>(this->random_, 1);
+    auto broken = x.buffer.to_host();
+    broken[static_cast<std::size_t>(16 * (batch - 1))] = TypeParam::round(NAN);
+    x.buffer.copy_from(broken);
+    forward_hidden<TypeParam>(x.readable(), nullptr, w.readable(), bias.buffer.data(), hidden.view(),
+                              this->split(), this->stream_);
+    this->stream_.synchronize();
+    const std::vector<double> found = hidden.found();
+    for (std::size_t i = 0; i < found.size(); ++i)
+      ASSERT_EQ(std::isnan(found[i]), i >= found.size() - 5) << "row " << i / 5 << " of " << batch;
+  }
 }
 
 TYPED_TEST(LayeredKernels, SmallLaunchersRejectShapesThatDoNotFit) {

@@ -13,7 +13,7 @@
 #include "data/dataset.h"
 #include "device/memory.h"
 #include "kept_kernels.h"
-#include "narrow/compiled/compiled.h"
+#include "narrow/compiled.h"
 
 namespace headroom {
 namespace {

@@ -15,7 +15,7 @@
 #include "narrow_kernels.h"
 #else
 #include "kept_kernels.h"
-#include "narrow/compiled/compiled.h"
+#include "narrow/compiled.h"
 #endif
 
 namespace headroom {

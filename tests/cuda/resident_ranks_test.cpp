@@ -79,7 +79,8 @@ TEST_P(ResidentRanks, StepsMatchTheOracleOfTheJoinedBatch) {
     try {
       check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
     } catch (const UnsupportedError& error) {  // of one device, which has no room for two ranks
-      EXPECT_NE(std::string(error.what()).find("must be resident at once"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("must be resident at once"), std::string::npos)
+          << error.what();
     }
   }
 }

@@ -14,7 +14,7 @@ const resident::KernelMaker& resident_kernels();
 }  // namespace headroom::emulated
 #else
 #include "kept_kernels.h"
-#include "resident/compiled/compiled.h"
+#include "resident/compiled.h"
 #endif
 
 namespace headroom {

@@ -19,9 +19,9 @@
 #include "core/workload.h"
 #include "data/dataset.h"
 #include "device/device.h"
+#include "kept_tiled_trainer.h"
 #include "step_time.h"
 #include "tiled/schedule.h"
-#include "tiled/trainer.h"
 
 namespace headroom {
 namespace {
@@ -92,12 +92,13 @@ void print_times(const std::string& name, Precision precision, const Wanted& wan
                                                      : tiled::kTilings;
   const tiled::Tiling chosen = tiled::choose_tiling(network, relu, multiprocessors, tilings, precision);
   for (const tiled::Tiling& tiling : tilings) {
-    if (!tiled::has_kernel(tiling, relu) || (wanted.chosen && tiling != chosen)) continue;
+    if (wanted.chosen && tiling != chosen) continue;
     const int chosen_parts = tiled::choose_parts(network, tiling, multiprocessors, precision);
     for (const int parts : std::set{tiled::kNoParts, chosen_parts}) {
       const bool taken = tiling == chosen && parts == chosen_parts;
-      const auto trainer = make_tiled_trainer(workload, precision, data.train(), initial, 0,
-                                              {.tiling = tiling, .slabs_of_part = parts});
+      const auto trainer = make_kept_tiled_trainer(
+          workload, precision, data.train(), initial, 0,
+          {.timed = wanted.tasks || !wanted.trace.empty(), .tiling = tiling, .slabs_of_part = parts});
       const float first_loss = (trainer->train(0, 1), trainer->losses(0, 1)[0]);
       const StepTime time = step_time(*trainer, 0.01);
       std::printf("%-40s %s %3dx%-3d parts %2d %s %9.2f us (planned %7.2f)  loss %.4f -> %.4f\n",

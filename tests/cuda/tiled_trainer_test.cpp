@@ -6,18 +6,17 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <random>
-#include <span>
 #include <string>
 
 #include "core/error.h"
 #include "device/memory.h"
+#include "kept_tiled_trainer.h"
 #include "not_finite.h"
 #include "oracle/oracle.h"
 #include "step_check.h"
 #include "tiled/schedule.h"
-#include "tiled/trainer.h"
+#include "tiled_cases.h"
 
 namespace headroom {
 namespace {
@@ -28,24 +27,12 @@ namespace {
 constexpr std::int64_t kSanitizedSteps = 3;
 const std::vector<std::int64_t> kFewSteps = {0, 1, 9};
 
-/// A precision, and whether the kernel for every GPU trains in it: fp32 and tf32 have no other.
-struct Form {
-  Precision precision;
-  bool portable;
-};
-void PrintTo(const Form& form, std::ostream* out) {
-  *out << to_string(form.precision) << (form.portable ? " portable" : "");
-}
-std::span<const tiled::Tiling> tilings_of(const Form& form) {
-  if (form.portable) return tiled::portable_tilings(form.precision);
-  return tiled::kTilings;
-}
-
+using Form = TiledForm;
 struct Tried : NamedProblem {
   explicit Tried(const std::string& name) : NamedProblem(name, fresh_seed()) {}
   std::unique_ptr<TiledTrainer> trainer(const Form& form, TiledOptions options = {}) const {
     options.portable = form.portable;
-    return make_tiled_trainer(workload, form.precision, dataset.train(), initial, 0, options);
+    return make_kept_tiled_trainer(workload, form.precision, dataset.train(), initial, 0, options);
   }
 };
 
@@ -56,73 +43,47 @@ void check_against_oracle(const std::string& name, const Form& form, const Tiled
   check_against_oracle(problem, form.precision, *trainer, steps, kSanitizedSteps);
 }
 
+void check_all(const TiledCases& cases, const Form& form) {
+  for (const TiledCase& of : cases) check_against_oracle(of.name, form, of.options);
+}
+
 class TiledTrainerTest : public testing::TestWithParam<Form> {};
-INSTANTIATE_TEST_SUITE_P(Every, TiledTrainerTest,
-                         testing::Values(Form{Precision::kFp32, true}, Form{Precision::kTf32, true},
-                                         Form{Precision::kFp16, true}, Form{Precision::kBf16, true},
-                                         Form{Precision::kFp16, false}, Form{Precision::kBf16, false}),
-                         [](const auto& form) {
-                           return std::string(to_string(form.param.precision)) +
-                                  (form.param.portable ? "_portable" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(Every, TiledTrainerTest, testing::ValuesIn(kTiledForms), [](const auto& form) {
+  return std::string(to_string(form.param.precision)) + (form.param.portable ? "_portable" : "");
+});
 
 TEST_P(TiledTrainerTest, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name :
-       {"mlp-33x7-b31", "mlp-1x2-b1", "mlp-64x64x10-b64", "mlp-20x70x130x10-b130", "mlp-130x65x9x40x64-b70"})
-    check_against_oracle(name, GetParam());
+  check_all(kSmallTiled, GetParam());
 }
 
 TEST_P(TiledTrainerTest, SmallTilesOfEverySizeMatchTheOracle) {
   NEEDS_GPU();
-  for (const tiled::Tiling& tiling : tilings_of(GetParam())) {
-    check_against_oracle("mlp-70x135x66x10-b150", GetParam(), {.tiling = tiling});
-    check_against_oracle("mlp-20x67x130x3-b70-mse-adam", GetParam(), {.tiling = tiling});
-    check_against_oracle("mlp-20x67x130x90-b70-bce-momentum0.9", GetParam(), {.tiling = tiling});
-    if (tiled::has_kernel(tiling, false))
-      check_against_oracle("mlp-20x67x130x3-b70-elu-mse", GetParam(), {.tiling = tiling});
-  }
+  check_all(small_tiles(GetParam()), GetParam());
+}
+
+TEST_P(TiledTrainerTest, WholeTilesMatchTheOracle) {
+  NEEDS_GPU();
+  const TiledCases cases = whole_tiles(GetParam());
+  if (cases.empty()) GTEST_SKIP() << "the portable kernel looks at edges always";
+  check_all(cases, GetParam());
 }
 
 TEST_P(TiledTrainerTest, SmallWeightGradientsInPartsMatchTheOracle) {
   NEEDS_GPU();
-  if (GetParam().portable && GetParam().precision != Precision::kFp32)
-    GTEST_SKIP() << "the portable kernel has parts in fp32 only";
-  for (const tiled::Tiling& tiling : tilings_of(GetParam()))
-    check_against_oracle("mlp-20x67x130x3-b150-mse-adam", GetParam(), {.tiling = tiling, .slabs_of_part = 1});
-  check_against_oracle("mlp-70x66x9-b200", GetParam(), {.slabs_of_part = 1});
-  check_against_oracle("mlp-20x40x70-b130-tanh-momentum0.9", GetParam(), {.slabs_of_part = 1});
+  const TiledCases cases = small_parts(GetParam());
+  if (cases.empty()) GTEST_SKIP() << "the portable kernel has parts in fp32 only";
+  check_all(cases, GetParam());
 }
 
 TEST_P(TiledTrainerTest, SmallManyOutputsMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name :
-       {"mlp-20x40x65-b40", "mlp-9x131-b70", "mlp-20x33x70-b66-tanh-mse", "mlp-12x40x133-b20-gelu-bce-adam"})
-    check_against_oracle(name, GetParam());
+  check_all(kSmallTiledOutputs, GetParam());
 }
 
-/// Every activation with every loss and every optimizer, on networks of one to six layers. Shortened, each combination has its turn in
-/// one of the precisions or another.
 TEST_P(TiledTrainerTest, SmallActivationsLossesAndOptimizersMatchTheOracle) {
   NEEDS_GPU();
-  const char* shapes[] = {"mlp-33x7",         "mlp-20x70x12",         "mlp-17x66x33x5",
-                          "mlp-9x40x71x20x6", "mlp-12x20x65x30x10x4", "mlp-20x31x24x40x35x30x8"};
-  const char* batches[] = {"-b31", "-b130", "-b64", "-b3", "-b70"};
-  const char* optimizers[] = {"", "-momentum0.9", "-adam", "-adamw"};
-  std::size_t index = 0;
-  for (const Activation activation : kAllActivations)
-    for (const Loss loss : kAllLosses)
-      for (const char* optimizer : optimizers) {
-        const std::size_t turn = index++;
-        if ((is_shortened() || under_sanitizer()) &&
-            (turn + static_cast<std::size_t>(GetParam().precision) + (GetParam().portable ? 4 : 0)) % 7 != 0)
-          continue;
-        std::string name = shapes[turn % std::size(shapes)];
-        name += batches[turn / 2 % std::size(batches)];
-        if (activation != Activation::kRelu) name += "-" + std::string(to_string(activation));
-        if (loss != Loss::kCrossEntropy) name += "-" + std::string(to_string(loss));
-        check_against_oracle(name + optimizer, GetParam());
-      }
+  check_all(small_rules(GetParam()), GetParam());
 }
 
 TEST_P(TiledTrainerTest, RandomNetworksMatchTheOracle) {
@@ -131,7 +92,7 @@ TEST_P(TiledTrainerTest, RandomNetworksMatchTheOracle) {
   const auto below = [&](int most) {
     return 1 + static_cast<int>(random() % static_cast<std::uint64_t>(most));
   };
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 3; ++i) {  // each is a kernel of its own
     const int layers = below(6);
     std::string name = "mlp";
     for (int width = 0; width <= layers; ++width)
@@ -144,27 +105,20 @@ TEST_P(TiledTrainerTest, RandomNetworksMatchTheOracle) {
     const char* optimizers[] = {"", "-momentum0.9", "-adam", "-adamw"};
     name += optimizers[random() % 4];
     const auto tilings = tilings_of(GetParam());
-    const tiled::Tiling& drawn = tilings[random() % tilings.size()];
-    const bool exists = tiled::has_kernel(drawn, activation == Activation::kRelu);
     check_against_oracle(
         name, GetParam(),
-        {.tiling = exists ? drawn : tilings.front(), .slabs_of_part = static_cast<int>(random() % 3)});
+        {.tiling = tilings[random() % tilings.size()], .slabs_of_part = static_cast<int>(random() % 3)});
   }
 }
 
 TEST_P(TiledTrainerTest, SixteenLayersMatchTheOracle) {
   NEEDS_GPU();
-  std::string name = "mlp-64";
-  for (int layer = 1; layer < 16; ++layer) name += "x64";
-  check_against_oracle(name + "x10-b64", GetParam());
+  check_against_oracle(sixteen_layers(), GetParam());
 }
 
 TEST_P(TiledTrainerTest, LargeBatchesAndWidthsMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name : {"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b512",
-                           "mlp-784x1024x1024x1024x10-b256", "mlp-784x256x256x256x10-b1024-tanh-adam",
-                           "mlp-100x300x260x10-b4100", "mlp-48x200x130x12-b3000-elu-mse-adam"})
-    check_against_oracle(name, GetParam());
+  check_all(kLargeTiled, GetParam());
 }
 
 // ---- the trainer's contract
@@ -178,7 +132,7 @@ std::vector<float> flat_of(const State& state) {
 
 TEST_P(TiledTrainerTest, SmallSplitsOfTheStepsTrainTheSame) {
   NEEDS_GPU();
-  const Tried problem("mlp-20x70x40x10-b70-adam");
+  const Tried problem(kTiledSplit);
   const auto whole = problem.trainer(GetParam()), pieces = problem.trainer(GetParam());
   const int steps = is_shortened() ? 12 : 40;
   whole->train(0, steps);
@@ -190,8 +144,7 @@ TEST_P(TiledTrainerTest, SmallSplitsOfTheStepsTrainTheSame) {
 
 TEST_P(TiledTrainerTest, TwoRunsHaveTheSameBits) {
   NEEDS_GPU();
-  for (const char* name : {"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b1024-adam",
-                           "mlp-90x70x200x100-b300-gelu-mse", "mlp-48x200x100x12-b3000-elu-mse-adam"}) {
+  for (const auto& [name, options] : kTiledTwice) {
     const Tried problem(name);
     std::vector<float> states[2], losses[2];
     for (int run = 0; run < 2; ++run) {
@@ -207,14 +160,14 @@ TEST_P(TiledTrainerTest, TwoRunsHaveTheSameBits) {
 
 TEST_P(TiledTrainerTest, SmallStepNumbersChooseTheBatchAndAdamsBias) {
   NEEDS_GPU();
-  Tried problem("mlp-20x24x10-b8-tanh-adam");
+  Tried problem(kTiledFarApart);
   problem.dataset = make_dataset(problem.workload, 1 << 14);
   check_single_steps(problem.workload, GetParam().precision, *problem.trainer(GetParam()),
                      problem.dataset.train(), State::initial(problem.initial, 2), kFarApartSteps);
 }
 TEST_P(TiledTrainerTest, SmallStatesComeBackAsTheyWereSet) {
   NEEDS_GPU();
-  const Tried problem("mlp-33x70x5x3-b4-adam");
+  const Tried problem(kTiledState);
   const auto trainer = problem.trainer(GetParam());
   const std::vector<int>& widths = problem.workload.model.widths;
   const State state{initial_parameters(widths, 2),
@@ -229,40 +182,34 @@ TEST_P(TiledTrainerTest, SmallStatesComeBackAsTheyWereSet) {
 
 TEST_P(TiledTrainerTest, SmallLossesThatAreNotKeptAreAnInputError) {
   NEEDS_GPU();
-  const auto trainer = Tried("mlp-20x24x10-b8").trainer(GetParam());
+  const auto trainer = Tried(kTiledLosses).trainer(GetParam());
   EXPECT_THROW(trainer->losses(0, 1), InputError);
   trainer->train(10, 3);
   EXPECT_EQ(trainer->losses(10, 3).size(), 3u);
   EXPECT_THROW(trainer->losses(9, 1), InputError);
 }
 
-void expect_nans_in_the_losses_of(const std::vector<const char*>& names, const Form& form, NaNPlaces places) {
-  for (const char* name : names) {
+void expect_nans_in_the_losses_of(const TiledCases& cases, const Form& form, NaNPlaces places) {
+  for (const auto& [name, options] : cases) {
     NotFiniteProblem problem(name);
     expect_nans_in_the_losses(problem, form.precision, places, [&] {
-      return make_tiled_trainer(problem.workload, form.precision, problem.dataset.train(), problem.initial, 0,
-                                {.portable = form.portable});
+      return make_kept_tiled_trainer(problem.workload, form.precision, problem.dataset.train(),
+                                     problem.initial, 0, {.portable = form.portable});
     });
   }
 }
 TEST_P(TiledTrainerTest, SmallANaNComesOutAsNaNLosses) {
   NEEDS_GPU();
-  expect_nans_in_the_losses_of(
-      {"mlp-33x7-b31", "mlp-20x24x70x10-b8", "mlp-40x70x67-b70", "mlp-20x24x33x1-b8-silu-mse-adamw",
-       "mlp-33x40x7-b31-gelu-bce-momentum0.9", "mlp-20x24x33x70-b8-elu-mse-adam", "mlp-20x24x5-b8-tanh"},
-      GetParam(), NaNPlaces::kFew);
+  expect_nans_in_the_losses_of(kSmallTiledNaNs, GetParam(), NaNPlaces::kFew);
 }
 TEST_P(TiledTrainerTest, ANaNInAnyPlaceComesOutAsNaNLosses) {
   NEEDS_GPU();
-  // With cross-entropy: an infinite weight makes a squared error infinite.
-  expect_nans_in_the_losses_of(
-      {"mlp-33x7-b31", "mlp-20x24x70x10-b8", "mlp-40x70x67-b70", "mlp-20x24x5-b8-tanh-adam"}, GetParam(),
-      NaNPlaces::kEvery);
+  expect_nans_in_the_losses_of(kTiledNaNs, GetParam(), NaNPlaces::kEvery);
 }
 
 TEST_P(TiledTrainerTest, SmallMemoryIsCountedAndGivenBack) {
   NEEDS_GPU();
-  const Tried problem("mlp-20x24x10-b8-adam");
+  const Tried problem(kTiledMemory);
   const std::int64_t before = DeviceMemory::held_bytes();
   EXPECT_GT(problem.trainer(GetParam())->peak_device_bytes(), before);
   EXPECT_EQ(DeviceMemory::held_bytes(), before);
@@ -270,7 +217,7 @@ TEST_P(TiledTrainerTest, SmallMemoryIsCountedAndGivenBack) {
 
 TEST_P(TiledTrainerTest, SmallTracesHaveEveryTask) {
   NEEDS_GPU();
-  const auto trainer = Tried("mlp-20x70x10-b70").trainer(GetParam());
+  const auto trainer = Tried(kTiledTraced).trainer(GetParam(), {.timed = true});
   const auto times = trainer->traced_step(0, 3);
   ASSERT_FALSE(times.empty());
   for (const TiledTaskTimes& of : times) {
@@ -318,21 +265,20 @@ TEST_P(TiledTrainerDeathTest, AWaitThatRunsOutSaysWhichTaskWaitedForWhat) {
 TEST(TiledUnavailable, SaysWhyWithoutADevice) {
   EXPECT_EQ(tiled_unavailable(-1), "no CUDA device");
   const Tried problem("mlp-4x3-b2");
-  EXPECT_THROW(
-      make_tiled_trainer(problem.workload, Precision::kBf16, problem.dataset.train(), problem.initial, -1),
-      UnsupportedError);
+  EXPECT_THROW(make_kept_tiled_trainer(problem.workload, Precision::kBf16, problem.dataset.train(),
+                                       problem.initial, -1),
+               UnsupportedError);
 }
 TEST(TiledUnavailable, SmallRefusesTilesOfTheOtherKernel) {
   NEEDS_GPU();
   EXPECT_THROW(Tried("mlp-4x3-b2").trainer({Precision::kFp32, true}, {.tiling = tiled::kTilings[0]}),
                UnsupportedError);
 }
-/// What the smallest GPUs of compute capability 8.6 and newer give a thread block.
 TEST_P(TiledTrainerTest, SmallRingsOfFewStagesMatchTheOracle) {
   NEEDS_GPU();
-  if (!GetParam().portable) GTEST_SKIP() << "has one size of its ring";
-  for (const tiled::Tiling& tiling : tilings_of(GetParam()))
-    check_against_oracle("mlp-70x135x66x10-b150", GetParam(), {.tiling = tiling, .shared_bytes = 99 << 10});
+  const TiledCases cases = small_rings(GetParam());
+  if (cases.empty()) GTEST_SKIP() << "has one size of its ring";
+  check_all(cases, GetParam());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A libnvidia-ml.so.1 for tests, with one made-up device. FAKE_NVML in the environment says what is wrong with it: words
+// A libnvidia-ml.so.1 for tests, with made-up devices, all alike. FAKE_NVML in the environment says what is wrong with it: words
 // such as "slowdown", "no-permission", "no-energy", "other-process".
 #include <unistd.h>
 
@@ -11,7 +11,8 @@
 namespace {
 
 constexpr int kSuccess = 0, kInvalidArgument = 2, kNotSupported = 3, kNoPermission = 4, kNotFound = 6;
-constexpr const char* kUuid = "GPU-fa4e0000-0000-0000-0000-000000000001";
+constexpr const char* kUuids =
+    "GPU-fa4e0000-0000-0000-0000-00000000000";  // and the device's number, from 1 on
 constexpr double kWatts = 250;
 
 bool is_said(const char* word) {
@@ -46,7 +47,7 @@ const char* nvmlErrorString(int status) {
   return status == kNotFound ? "Not Found" : status == 9 ? "Driver Not Loaded" : "Insufficient Permissions";
 }
 int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
-  if (std::strcmp(uuid, kUuid) != 0) return kNotFound;
+  if (std::strncmp(uuid, kUuids, std::strlen(kUuids)) != 0) return kNotFound;
   *device = &the_device;
   return kSuccess;
 }

@@ -68,7 +68,7 @@ TEST_F(FakeNvml, WithoutPermissionEverythingIsUnknown) {
   EXPECT_FALSE(state.sm_clock_megahertz);
   EXPECT_FALSE(state.throttle_reasons);
   EXPECT_FALSE(state.other_processes);
-  EXPECT_FALSE(measure_idle_watts(monitor.nvml(), 0.01));
+  EXPECT_FALSE(measure_idle_watts({&monitor.nvml()}, 0.01));
 }
 
 TEST_F(FakeNvml, SamplesWhileABlockRunsAndOnlyThen) {
@@ -110,10 +110,13 @@ TEST_F(FakeNvml, AChildOfThisProcessIsNoOtherProcess) {
 
 TEST_F(FakeNvml, IdlePowerIsEnergyOverTime) {
   const auto nvml = open();
-  const auto watts = measure_idle_watts(*nvml, 0.1);
+  const auto watts = measure_idle_watts({nvml.get()}, 0.1);
   ASSERT_TRUE(watts);
   EXPECT_NEAR(*watts, 250, 25);
-  EXPECT_FALSE(measure_idle_watts(*open("no-energy"), 0.01));
+  const auto of_two = measure_idle_watts({nvml.get(), nvml.get()}, 0.1);
+  ASSERT_TRUE(of_two);
+  EXPECT_NEAR(*of_two, 500, 50);
+  EXPECT_FALSE(measure_idle_watts({open("no-energy").get()}, 0.01));
 }
 
 TEST(ThrottleReasons, EveryBitHasAName) {

@@ -143,13 +143,16 @@ TEST(Suite, MistakesSayWhereTheyAre) {
               HasSubstr("expected a suite file, found brackets more than"));
 }
 
-TEST(Suite, AnEntryStandsForEachOfItsWidthsAndBatches) {
+TEST(Suite, AnEntryStandsForEachOfItsWidthsBatchesAndDevices) {
   const TemporaryFolder folder;
   const Suite suite = read_suite(folder.write(
-      "s.json", suite_text(R"({"widths": [7, "H", "H", 3], "H": [4, 5], "batch_size": [2, 6]})")));
+      "s.json",
+      suite_text(R"({"widths": [7, "H", "H", 3], "H": [4, 5], "batch_size": [2, 6], "devices": [1, 2]})")));
   std::vector<std::string> names;
   for (const SuiteWorkload& entry : suite.workloads) names.push_back(entry.workload.name);
-  EXPECT_THAT(names, ElementsAre("mlp-7x4x4x3-b2", "mlp-7x4x4x3-b6", "mlp-7x5x5x3-b2", "mlp-7x5x5x3-b6"));
+  EXPECT_THAT(names,
+              ElementsAre("mlp-7x4x4x3-b2", "mlp-7x4x4x3-b2-g2", "mlp-7x4x4x3-b6", "mlp-7x4x4x3-b6-g2",
+                          "mlp-7x5x5x3-b2", "mlp-7x5x5x3-b2-g2", "mlp-7x5x5x3-b6", "mlp-7x5x5x3-b6-g2"));
 }
 
 TEST(Suite, AWorkloadHasTheCellsOfEveryEntryThatMeansIt) {
@@ -214,6 +217,11 @@ class PlanTest : public testing::Test {
        .compiles = true,
        .in_all = true},
       {.name = "pytorch-compile-graph", .worker = "python", .family = Family::kPytorch, .in_all = true},
+      {.name = "pytorch-ddp",
+       .worker = "python",
+       .family = Family::kPytorch,
+       .in_all = true,
+       .min_devices = 2},
       {.name = "libtorch-eager", .worker = "libtorch", .family = Family::kLibtorch, .in_all = true},
       {.name = "cuda-layered", .worker = "cuda", .family = Family::kOurs, .in_all = true},
       {.name = "cuda", .worker = "cuda", .family = Family::kOurs},
@@ -230,6 +238,15 @@ TEST_F(PlanTest, AllIsEveryBackendThatCompetes) {
                           "libtorch-eager", "cuda-layered"));
   options_.backends = {"oracle", "all"};
   EXPECT_EQ(plan().workloads[0].groups[0].backends.front(), "oracle");
+}
+
+TEST_F(PlanTest, AllLeavesOutWhatTrainsOnMoreDevicesThanTheWorkloadHas) {
+  options_.workload_names = {"mlp-4x3-b2", "mlp-4x3-b2-g2"};
+  const Plan made = plan();
+  EXPECT_THAT(made.workloads[0].groups[0].backends, ::testing::Not(::testing::Contains("pytorch-ddp")));
+  EXPECT_THAT(made.workloads[1].groups[0].backends, ::testing::Contains("pytorch-ddp"));
+  options_.backends = {"pytorch-ddp"};  // asked for by its name it is a row that says why not
+  EXPECT_THAT(plan().workloads[0].groups[0].backends, ElementsAre("pytorch-ddp"));
 }
 
 TEST_F(PlanTest, ABackendThatRepeatsAnotherIsMeasuredWhereItIsNamed) {

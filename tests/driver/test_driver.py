@@ -3,6 +3,7 @@
 Needs a build: HEADROOM_BUILD (set by ./headroom test) names it.
 """
 
+import fcntl
 import gzip
 import json
 import os
@@ -603,6 +604,48 @@ def test_blocks_have_the_state_of_the_gpu_and_records_their_energy(tmp_path, mad
     assert energy["idle_watts"] == pytest.approx(250, rel=0.2)
     assert record["joules_per_step"] == pytest.approx(energy["joules"] / energy["steps"])
     assert oracle["energy"] is None  # it works on the CPU
+
+
+def test_a_workload_of_two_gpus_has_the_facts_the_locks_and_the_energy_of_both(
+    tmp_path, made_up_gpu, monkeypatch
+):
+    made_up_gpu("")
+    monkeypatch.setenv("FAULT_DEVICES", "2")
+    folders = [str(Path(BUILD) / "bin" / name) for name in ("fake-nvml", "fake-cuda")]
+    monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(folders))
+    two = "mlp-12x8x4-b8-g2"
+    settings = ("--energy-seconds", 0.3, "--devices", "0,1")
+    done = run_small(tmp_path / "a.json", *settings, backends="oracle-honest", workload=f"{SMALL},{two}")
+    assert done.returncode == 0, done.stderr
+    results = read(tmp_path / "a.json")
+    assert results["device"]["uuid"].endswith("1")
+    (peer,) = results["peer_devices"]
+    assert peer["uuid"].endswith("2") and peer["index"] == 1 and peer["ecc_enabled"] is True
+    one, both = results["records"]
+    assert all("peer_gpus" not in block for block in one["blocks"])
+    assert all(len(block["peer_gpus"]) == 1 for block in both["blocks"])
+    assert both["energy"]["joules"] == pytest.approx(500 * both["energy"]["seconds"], rel=0.2)
+    assert one["energy"]["joules"] == pytest.approx(250 * one["energy"]["seconds"], rel=0.2)
+    # One too many, one too few, and one that is not there.
+    for devices, said in (("0,1", "train on one"), ("0", "up to 2"), ("0,2", "no device 2")):
+        workload = SMALL if said == "train on one" else two
+        refused = run_small(tmp_path / "b.json", "--devices", devices, workload=workload)
+        assert_refused(refused, "--devices", said)
+    with Path(f"/tmp/headroom-{peer['uuid']}.lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        held = run_small(tmp_path / "c.json", "--devices", "0,1", workload=two)
+    assert held.returncode == 2
+    assert "device 1 (made-up GPU) is in use by another run" in held.stderr
+
+
+def test_a_machine_with_one_gpu_skips_workloads_of_two_with_a_line(tmp_path, made_up_gpu):
+    made_up_gpu("")
+    done = run_small(tmp_path / "a.json", "--device", -1, "--energy-seconds", 0, workload="mlp-12x8x4-b8-g2")
+    assert done.returncode == 0, done.stderr
+    (record,) = read(tmp_path / "a.json")["records"]
+    assert record["outcome"] == "skipped"
+    assert record["message"] == "needs 2 CUDA devices, 1 is here"
+    assert "Workloads of more than 1 device are skipped" in done.stderr
 
 
 def test_slowdown_marks_the_record(tmp_path, made_up_gpu):

@@ -29,7 +29,8 @@ sys.path.insert(0, {package!r})
 import torch
 from headroom_worker import rules, torch_trainer
 {change}
-runpy.run_module("headroom_worker", run_name="__main__")
+if __name__ == "__main__":  # and not in a rank's process, which has the change too
+    runpy.run_module("headroom_worker", run_name="__main__")
 """
 FAULTS = {
     "a step number off by one": "go_to = torch_trainer.TorchTrainer.go_to\n"
@@ -98,3 +99,28 @@ def test_a_fault_is_caught(tmp_path, fault):
     assert (record["outcome"], record["verification"]["verdict"]) == ("failed", "fail")
     assert record["step_seconds"] is None
     assert code == 1
+
+
+# Starting two processes takes seconds.
+SHIFTED_RANK = """
+def rows_of_the_first_rank(values, request):
+    joined = values[: request.batches * request.joined_batch_size]
+    by_rank = joined.reshape(request.batches, request.devices, request.batch_size, *values.shape[1:])
+    return by_rank[:, 0].reshape(-1, *values.shape[1:])
+
+torch_trainer.own_rows = rows_of_the_first_rank
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("change", ["", SHIFTED_RANK], ids=["as it is", "a rank with another's rows"])
+def test_two_ranks_are_verified_against_the_joined_batch(tmp_path, change):
+    worker = tmp_path / "worker.py"
+    worker.write_text(FAULTY_WORKER.format(package=str(PACKAGE), change=change))
+    code, (record,) = records_of_a_run(
+        *(tmp_path, "--workload", "mlp-20x16x4-b8-gelu-adamw-g2", "--backend", "pytorch-ddp"),
+        *("--precision", "fp32", "--worker", f"python={sys.executable} {worker}"),
+    )
+    assert record["outcome"] == ("failed" if change else "ok"), record["message"]
+    assert record["verification"]["verdict"] == ("fail" if change else "pass")
+    assert code == (1 if change else 0)

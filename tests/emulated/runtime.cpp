@@ -1,5 +1,5 @@
 // The part of the CUDA runtime that trainers and their tests call, on the machine that the CPU plays. Streams are always
-// done; events are stamped with the machine's own time.
+// done; events are stamped with the machine's own time. Threads may launch beside each other: the machine takes them in turn.
 //
 // There are several such GPUs, with one memory. A cooperative launch on one that may reach its peers' memory is put off until the host
 // waits for something or gives that GPU more to do: launches on the others that it may wait for run beside it.
@@ -13,7 +13,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -23,7 +25,7 @@
 namespace headroom::emulated {
 namespace {
 
-cudaError_t last_error = cudaSuccess;
+thread_local cudaError_t last_error = cudaSuccess;
 
 cudaError_t remember(cudaError_t code) {
   if (code != cudaSuccess) last_error = code;
@@ -84,8 +86,10 @@ std::uint64_t first_seed() {
   return seed;
 }
 
+/// One of no blocks is work for the host.
 using Launches = std::vector<Launch>;
-Launches* captured = nullptr;  // while a stream is captured; there is one stream
+thread_local Launches* captured = nullptr;  // while a stream is captured; a thread has one stream
+bool is_for_host(const Launch& launch) { return launch.shape.blocks == 0; }
 
 bool fits(const Shape& shape) {
   return shape.cooperative && shape.cluster == 1
@@ -94,9 +98,11 @@ bool fits(const Shape& shape) {
 }
 
 /// One after the other, or all beside each other.
-cudaError_t run_all(const Launches& all, bool beside = false) {
+cudaError_t run_kernels(std::span<const Launch> all, bool beside) {
   for (const Launch& launch : all)
     if (!fits(launch.shape)) return remember(cudaErrorCooperativeLaunchTooLarge);
+  static std::mutex machine;
+  const std::lock_guard in_turn(machine);
   static std::uint64_t runs = 0;
   seed_schedule(first_seed() + runs++);
   try {
@@ -113,8 +119,21 @@ cudaError_t run_all(const Launches& all, bool beside = false) {
   return cudaSuccess;
 }
 
+cudaError_t run_all(const Launches& all, bool beside = false) {
+  for (auto begin = all.begin(); begin != all.end();) {
+    if (is_for_host(*begin)) {
+      begin++->thread();
+      continue;
+    }
+    const auto end = std::find_if(begin, all.end(), is_for_host);
+    if (const cudaError_t code = run_kernels({begin, end}, beside); code != cudaSuccess) return code;
+    begin = end;
+  }
+  return cudaSuccess;
+}
+
 constexpr int kDevices = 4;
-int current_device = 0;
+thread_local int current_device = 0;
 bool reaches_peers[kDevices] = {};
 /// Launches that are put off, at most one of each device.
 struct PutOffLaunch {
@@ -183,6 +202,12 @@ cudaError_t launch_thread(const cudaLaunchConfig_t& config, std::function<void()
     return cudaSuccess;
   }
   captured->push_back(std::move(launch));
+  return cudaSuccess;
+}
+
+cudaError_t launch_host(std::function<void()> work) {
+  if (captured == nullptr) return work(), cudaSuccess;
+  captured->push_back({.shape = {.blocks = 0}, .thread = std::move(work)});
   return cudaSuccess;
 }
 
@@ -281,7 +306,7 @@ cudaError_t cudaMemset(void* pointer, int byte, size_t bytes) {
   return std::memset(pointer, byte, bytes), cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* pointer, int byte, size_t bytes, cudaStream_t) {
-  return cudaMemset(pointer, byte, bytes);
+  return emulated::launch_host([=] { std::memset(pointer, byte, bytes); });
 }
 cudaError_t cudaMemcpy(void* destination, const void* source, size_t bytes, cudaMemcpyKind) {
   if (emulated::outside_of_captures() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;

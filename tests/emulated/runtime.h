@@ -11,6 +11,10 @@ namespace headroom::emulated {
 /// Runs `thread` as every thread of such a launch, or keeps it for a graph while one is captured.
 cudaError_t launch_thread(const cudaLaunchConfig_t& config, std::function<void()> thread);
 
+/// Runs `work` on the host behind what was launched before, or keeps it for a graph while one is captured. Meanwhile other threads
+/// may launch: it may wait for them.
+cudaError_t launch_host(std::function<void()> work);
+
 /// A call of `kernel`, which has one parameter, with a copy of `argument` as it is now: for launches by a pointer
 /// (launches_by_pointer.cpp), whose types are gone. A program of tests with such launches has its own.
 std::function<void()> call_of(const void* kernel, const void* argument);

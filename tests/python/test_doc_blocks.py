@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plots"))
 
 import doc_blocks  # noqa: E402
 import findings  # noqa: E402
-from published import Published, Stale, claimed  # noqa: E402
+from published import PUBLISHED, Published, Stale, claimed  # noqa: E402
 from results_file import read_results  # noqa: E402
 
 
@@ -227,18 +227,22 @@ def test_bytes_of_a_streamed_step_are_counted_against_the_copy_of_the_same_file(
     assert "No result" in doc_blocks.made_block(published(tmp_path, document()), "traffic H=1")
 
 
-def test_other_shapes_come_from_the_folder_of_their_own(tmp_path):
+def test_what_is_published_apart_comes_from_its_folder(tmp_path):
     data = published(tmp_path, document())
-    assert "No other shape" in doc_blocks.made_block(data, "shapes")
-    folder = tmp_path / doc_blocks.SHAPES
+    assert "Nothing" in doc_blocks.made_block(data, "apart shapes")
+    folder = tmp_path / PUBLISHED / "shapes"
     folder.mkdir(parents=True)
     large = streamed((784, 16384, 10), "tf32", 2e-3, 4e12)
     (folder / "large.json").write_text(json.dumps(large))
     name = large["workloads"][0]["name"]
-    text = doc_blocks.made_block(data, "shapes")
+    text = doc_blocks.made_block(data, "apart shapes")
     assert f"| {name} | tf32 | 4000 | 2000 | large.json |" in text
     assert "mlp-784x128" not in text
     assert f"| {name} | tf32 | 2000 |" in doc_blocks.made_block(data, "traffic H=1024")
+    value, row = claimed(data, f"shapes/ tf32 {name} cuda-streamed")
+    assert (value, Path(row.file).name) == (2e-3, "large.json")
+    with pytest.raises(Stale):
+        claimed(data, f"tf32 {name} cuda-streamed")
 
 
 def test_what_people_train_comes_from_files_of_its_suite(tmp_path):

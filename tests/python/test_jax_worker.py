@@ -276,7 +276,7 @@ OUTPUTS = 4
 state = [(jnp.ones((16, 8)), jnp.ones(16)), (jnp.ones((OUTPUTS, 16)), jnp.ones(OUTPUTS))], []
 for precision, arithmetic in ARITHMETICS.items():
     rules = dict(activation="relu", loss="cross-entropy", optimizer=Optimizer())
-    request = types.SimpleNamespace(precision=precision, batch_size=8, **rules)
+    request = types.SimpleNamespace(precision=precision, joined_batch_size=8, devices=1, **rules)
     step = Network(request, "cuda").step
     traced = jax.jit(step).trace(state, None, jnp.ones((8, 8), arithmetic.type), jnp.zeros(8, jnp.int32))
     for line in traced.lower(lowering_platforms=("cuda",)).as_text().splitlines():
@@ -319,3 +319,49 @@ def test_every_product_for_a_gpu_names_its_precision():
             assert re.search(r": \(tensor<\w+>, tensor<\w+>\) -> tensor<\w+xf32>", product)
             assert product.split(" : (")[1].split(") ->")[0].count(operands[precision]) == 2
             assert precision == "fp32" or "accumulation_type = f32" in product
+
+
+@pytest.fixture(scope="module")
+def two_devices(tmp_path_factory):
+    worker = start(tmp_path_factory.mktemp("two"), "import jax; jax.config.update('jax_num_cpu_devices', 2)")
+    yield worker
+    assert worker.end() == 0
+
+
+def test_a_scan_on_two_devices_trains_the_joined_batch(two_devices, tmp_path):
+    joined = Problem(tmp_path, batch_size=6, samples=27)
+    request = joined.request(backend="jax-scan", workload__batch_size=3, workload__devices=2)
+    two_devices.ok("prepare", **request)
+    assert np.array_equal(parameters_of(two_devices, joined), joined.parameters)
+    two_devices.ok("train", first_step=0, count=5)
+    two_devices.ok("train", first_step=5, count=3)
+    parameters, losses = joined.parameters.astype(np.float64), []
+    for step in range(8):
+        loss, parameters = joined.step(parameters, step)
+        losses.append(loss)
+    moved = parameters - joined.parameters
+    assert relative_error(parameters_of(two_devices, joined) - joined.parameters, moved) <= BOUND
+    assert relative_error(losses_of(two_devices, joined, 0, 8), np.array(losses)) <= BOUND
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_two_devices_round_and_scale_as_one_does_with_the_joined_batch(two_devices, tmp_path, precision):
+    joined = Problem(tmp_path, widths=(24, 12, 5), batch_size=8, samples=16, seed=4)
+    states = []
+    for changes in ({}, {"workload__batch_size": 4, "workload__devices": 2}):
+        request = joined.request(backend="jax-scan", precision=precision, **changes)
+        prepared = two_devices.ok("prepare", **request)
+        assert ("static loss scale 128" in prepared["note"]) == (precision == "fp16")
+        two_devices.ok("train", first_step=0, count=1)
+        states.append(parameters_of(two_devices, joined) - joined.parameters)
+    assert relative_error(states[1], states[0]) <= 1e-5
+
+
+def test_more_devices_than_there_are_and_a_row_of_one_are_refused(worker, problem):
+    two = {"workload__batch_size": 3, "workload__devices": 2}
+    assert worker.error("prepare", **problem.request(backend="jax-jit", **two)) == (
+        "unsupported",
+        "trains on one device",
+    )
+    kind, message = worker.error("prepare", **problem.request(backend="jax-scan", **two))
+    assert (kind, message) == ("unsupported", "2 CPU devices: JAX has 1")

@@ -45,7 +45,7 @@ def lines_of(page: str) -> list[Line]:
 
 def requests_of(folder: Path) -> str:
     """Where a strategy writes down what it has compiled."""
-    return "".join(path.read_text() for path in sorted(folder.glob("compiled/*.cpp")))
+    return "".join(path.read_text() for path in sorted(folder.glob("*.cpp")))
 
 
 def kernels_of(root: Path) -> set[str]:
@@ -135,9 +135,8 @@ def runs_on_a_gpu(suite: str, test: str) -> bool:
 def has_network(suite: str, test: str, widths: list[int]) -> bool:
     """In the test's file or a header beside it: as a name or as a list."""
     text = defined_tests()[suite, test][0].read_text()
-    text += "".join(
-        path.read_text() for path in sorted(TESTS.glob("*_kernels.h")) + [TESTS / "narrow_cases.h"]
-    )
+    beside = sorted(TESTS.glob("*_kernels.h")) + sorted(TESTS.glob("*_cases.h"))
+    text += "".join(path.read_text() for path in beside)
     return f"mlp-{'x'.join(map(str, widths))}-b" in text or f"{{{', '.join(map(str, widths))}}}" in text
 
 

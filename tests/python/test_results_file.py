@@ -157,3 +157,19 @@ def test_what_is_trained_is_told_apart(tmp_path):
     assert (plain.trained, plain.has_own_name) == ("", False)
     assert (other.network, other.has_own_name) == ("17-64-6, batch 64, tanh, mse, adam", True)
     assert other.about == "a paper"
+
+
+def test_networks_on_several_gpus_are_told_apart_and_make_no_series_with_others(tmp_path):
+    from width_series import find_series
+
+    document = small()
+    document["workloads"] = [
+        made_up.workload(
+            (784, width, width, 10), 32, f"mlp-784x{width}x{width}x10-b32{ending}", devices=devices
+        )
+        for width, ending, devices in ((64, "", 1), (128, "", 1), (256, "-g2", 2), (512, "-g2", 2))
+    ]
+    document["records"] = [made_up.record(one["name"], "cuda-layered") for one in document["workloads"]]
+    workloads = read_results([written(tmp_path, document)]).workloads
+    assert sorted(one.network for one in workloads)[2] == "784-512-512-10, batch 32, 2 GPUs"
+    assert find_series(workloads) == []

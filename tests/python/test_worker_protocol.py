@@ -208,6 +208,8 @@ def test_a_row_says_what_its_backend_is():
         "description": "one line",
         "compiles": True,
         "repeats": False,
+        "max_devices": 1,
+        "min_devices": 1,
         "precisions": {"fp32": {"contract": "exact", "unavailable": None}},
     }
     with pytest.raises(ValueError, match="family of b: expected reference, pytorch"):

@@ -236,6 +236,11 @@ WorkerDescription describe(int) {
     // One that NVML does not know, so that no other test waits for its lock.
     if (std::string_view(device) != "1") description.device->uuid = device;
   }
+  if (std::getenv("FAULT_DEVICES") != nullptr) {
+    description.devices = {made_up_device(), made_up_device()};
+    description.devices[1].index = 1;
+    description.devices[1].uuid.back() = '2';
+  }
   if (std::getenv("FAULT_CALIBRATION") != nullptr) description.calibrate = made_up_calibration;
   for (const auto& [name, make_trainer] : rows) {
     Backend& backend = description.backends.emplace_back();

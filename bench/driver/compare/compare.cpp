@@ -119,7 +119,7 @@ std::string label(const std::string& given, const std::string& folder) {
 }
 
 void hold_device(const CompareOptions& options, const std::set<std::string>& needed, SidePools& pools,
-                 DeviceLock& held, Progress& progress) {
+                 const std::vector<int>& peers, std::vector<DeviceLock>& held, Progress& progress) {
   std::optional<DeviceInfo> device;
   for (const std::string& worker : needed) {
     start_on_both(pools, worker);
@@ -128,7 +128,11 @@ void hold_device(const CompareOptions& options, const std::set<std::string>& nee
       if (hello && hello->device) device = hello->device;
     }
   }
-  lock_device(options.measured, device, held, progress);
+  std::vector<DeviceInfo> devices;
+  if (device) devices.push_back(*device);
+  for (const int peer : peers)
+    if (const auto info = pools[0].device(peer)) devices.push_back(*info);
+  held = lock_devices(options.measured, devices, progress);
 }
 
 // A delay that was asked for and not made would pass for a slowdown that was not seen.
@@ -308,8 +312,8 @@ void compare_builds(const CompareOptions& asked, const std::function<void(const 
   const std::set<std::string> needed = serving_workers(plan, table);
   require_programs("--base", options.base, programs[0], needed);
   require_programs("--head", options.head, programs[1], needed);
-  DeviceLock held;
-  hold_device(options, needed, pools, held, progress);
+  std::vector<DeviceLock> held;
+  hold_device(options, needed, pools, planned_peers(options.measured, plan, peers, progress), held, progress);
   const Room room = room_here();
   for (const PlannedWorkload& planned : plan.workloads)
     refuse_too_large(planned.workload, need_of(planned.workload, 0, device >= 0, 0), room);

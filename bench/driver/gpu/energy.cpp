@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -56,11 +57,37 @@ class EnergyMeter {
   std::thread thread_;
 };
 
+/// One for each device.
+class EnergyMeters {
+ public:
+  explicit EnergyMeters(const std::vector<const Nvml*>& devices) {
+    for (const Nvml* nvml : devices) meters_.push_back(std::make_unique<EnergyMeter>(*nvml));
+  }
+  /// The sum; nullopt if one of them has none.
+  std::optional<double> watts() {
+    double sum = 0;
+    for (const auto& meter : meters_) {
+      const std::optional<double> watts = meter->watts();
+      if (!watts) return std::nullopt;
+      sum += *watts;
+    }
+    return sum;
+  }
+
+ private:
+  std::vector<std::unique_ptr<EnergyMeter>> meters_;
+};
+
+bool are_known(const std::vector<const Nvml*>& devices) {
+  return !devices.empty() && std::all_of(devices.begin(), devices.end(),
+                                         [](const Nvml* nvml) { return nvml->energy_joules().has_value(); });
+}
+
 }  // namespace
 
-std::optional<double> measure_idle_watts(const Nvml& nvml, double seconds) {
-  if (!nvml.energy_joules()) return std::nullopt;
-  EnergyMeter meter(nvml);
+std::optional<double> measure_idle_watts(const std::vector<const Nvml*>& devices, double seconds) {
+  if (!are_known(devices)) return std::nullopt;
+  EnergyMeters meter(devices);
   const Clock::time_point start = Clock::now();
   while (std::chrono::duration<double>(Clock::now() - start).count() < seconds) {
     interruption::throw_if_requested();
@@ -70,15 +97,16 @@ std::optional<double> measure_idle_watts(const Nvml& nvml, double seconds) {
 }
 
 std::optional<Energy> measure_energy(const std::function<double(std::int64_t steps)>& train,
-                                     double wall_step_seconds, double seconds, const Nvml& nvml,
+                                     double wall_step_seconds, double seconds,
+                                     const std::vector<const Nvml*>& devices,
                                      std::optional<double> idle_watts) {
-  if (!nvml.energy_joules()) return std::nullopt;
+  if (!are_known(devices)) return std::nullopt;
   const auto steps_of = [&](double length) {
     return std::max(std::int64_t{1}, static_cast<std::int64_t>(std::ceil(length / wall_step_seconds)));
   };
   train(steps_of(kWarmupFraction * seconds));
   Energy energy{.steps = 0, .seconds = 0, .joules = 0, .idle_watts = idle_watts};
-  EnergyMeter meter(nvml);
+  EnergyMeters meter(devices);
   while (energy.seconds < seconds) {  // once more where the steps were faster than in the blocks
     const std::int64_t steps = steps_of(seconds - energy.seconds);
     energy.seconds += train(steps);

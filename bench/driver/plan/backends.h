@@ -23,6 +23,7 @@ struct BackendRow {
   bool in_all = false;     ///< whether "all" means it too
   bool reference = false;  ///< follows the oracle for others
   bool on_device = false;  ///< its worker has a CUDA device
+  int min_devices = 1;     ///< for a workload of fewer "all" does not mean it
 };
 
 struct WorkerProgram {

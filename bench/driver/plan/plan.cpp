@@ -20,8 +20,9 @@ std::vector<std::string> names_of(const std::vector<BackendRow>& table) {
   return names;
 }
 
-// `asked` may hold "all", and "-NAME" for what is left out of it; the result is in the table's order, each once.
-std::vector<std::string> expand_backends(const std::vector<std::string>& asked,
+// `asked` may hold "all", and "-NAME" for what is left out of it; the result is in the table's order, each once. `devices`: those
+// of the workload.
+std::vector<std::string> expand_backends(const std::vector<std::string>& asked, int devices,
                                          const std::vector<BackendRow>& table, const std::string& where) {
   std::vector<std::string> known = names_of(table);
   for (const std::string& word : asked) {
@@ -36,7 +37,8 @@ std::vector<std::string> expand_backends(const std::vector<std::string>& asked,
   };
   std::vector<std::string> chosen;
   for (const BackendRow& row : table) {
-    if ((is_asked(row.name) || (is_asked(kAllBackends) && row.in_all)) && !is_asked("-" + row.name))
+    const bool in_all = row.in_all && row.min_devices <= devices;
+    if ((is_asked(row.name) || (is_asked(kAllBackends) && in_all)) && !is_asked("-" + row.name))
       chosen.push_back(row.name);
   }
   return chosen;
@@ -53,13 +55,14 @@ std::vector<std::string> backends_of(const SuiteWorkload& entry, Precision preci
   const bool in_suite = std::any_of(entry.cells.begin(), entry.cells.end(),
                                     [&](const SuiteCells& cells) { return holds(cells.precisions); });
   if (options.precisions.empty() ? !in_suite : !holds(options.precisions)) return {};
+  const int devices = entry.workload.devices;
   std::vector<std::string> wanted;
   for (const SuiteCells& cells : entry.cells) {
     if (in_suite && !holds(cells.precisions)) continue;
-    const std::vector<std::string> more = expand_backends(cells.backends, table, where);
+    const std::vector<std::string> more = expand_backends(cells.backends, devices, table, where);
     wanted.insert(wanted.end(), more.begin(), more.end());
   }
-  return expand_backends(wanted, table, where);
+  return expand_backends(wanted, devices, table, where);
 }
 
 // Every name of a backend that any of them asks for.

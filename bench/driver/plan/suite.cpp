@@ -141,13 +141,12 @@ std::vector<Model> read_models(const JsonReader& node) {
   return models;
 }
 
-// What an entry says of every workload that it stands for: all but widths, batch size and name.
+// What an entry says of every workload that it stands for: all but widths, batch size, devices and name.
 Workload read_training(const JsonReader& node, const std::filesystem::path& folder) {
   Workload workload;
   if (node.has("loss")) workload.loss = read_kind(node.at("loss"), parse_loss);
   if (node.has("optimizer")) workload.optimizer = read_optimizer(node.at("optimizer"));
   if (node.has("seed")) workload.seed = node.at("seed").seed();
-  if (node.has("devices")) workload.devices = static_cast<int>(node.at("devices").integer(1, kMaxDevices));
   if (node.has("learning_rate")) {
     if (node.has("optimizer") && !node.at("optimizer").is_string() &&
         node.at("optimizer").has("learning_rate"))
@@ -211,21 +210,29 @@ void read_entry(const JsonReader& node, Suite& suite, const SuiteCells& defaults
   Workload workload = read_training(node, folder);
   const std::vector<Model> models = read_models(node);
   const std::vector<int> batches = read_numbers(node.at("batch_size"), std::int64_t{1} << 30);
-  if (node.has("name") && models.size() * batches.size() > 1)
-    node.at("name").fail(
-        fmt::format("the entry stands for {} workloads; leave it out", models.size() * batches.size()));
+  const std::vector<int> devices =
+      node.has("devices") ? read_numbers(node.at("devices"), kMaxDevices) : std::vector<int>{1};
+  const std::size_t count = models.size() * batches.size() * devices.size();
+  if (node.has("name") && count > 1)
+    node.at("name").fail(fmt::format("the entry stands for {} workloads; leave it out", count));
+  const auto add = [&] {
+    workload.name = node.has("name") ? node.at("name").string() : default_name(workload);
+    refuse_false_name(node, workload);
+    try {
+      validate(workload);
+    } catch (const InputError& error) {
+      node.fail(error.what());
+    }
+    add_workload(suite, {workload, {cells}, about}, node);
+  };
   for (const Model& model : models) {
     for (const int batch : batches) {
-      workload.model = model;
-      workload.batch_size = batch;
-      workload.name = node.has("name") ? node.at("name").string() : default_name(workload);
-      refuse_false_name(node, workload);
-      try {
-        validate(workload);
-      } catch (const InputError& error) {
-        node.fail(error.what());
+      for (const int of_devices : devices) {
+        workload.model = model;
+        workload.batch_size = batch;
+        workload.devices = of_devices;
+        add();
       }
-      add_workload(suite, {workload, {cells}, about}, node);
     }
   }
 }

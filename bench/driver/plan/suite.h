@@ -37,7 +37,7 @@ struct Suite {
   std::vector<std::string> python_worker_arguments;  ///< for the Python worker, which may then offer more
 };
 
-/// An entry of the file may stand for several workloads: its "batch_size" may be a list, and "H" among its "widths" stands for each
+/// An entry of the file may stand for several workloads: its "batch_size" and its "devices" may be lists, and "H" among its "widths" stands for each
 /// number of its list "H". A workload that several entries mean has the cells of all of them.
 /// Throws InputError (`file: where: what, and what would be right`) for anything but a right suite:
 /// unknown keys, missing keys, wrong types, duplicate names, workloads out of range.

@@ -62,6 +62,7 @@ struct Results {
   RunInfo run;
   HostInfo host;
   std::optional<DeviceInfo> device;
+  std::vector<DeviceInfo> peer_devices = {};  ///< the others of workloads of several devices
   std::map<std::string, std::string> software;
   Calibration calibration;
   std::vector<WorkloadEntry> workloads;

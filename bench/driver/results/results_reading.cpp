@@ -143,6 +143,7 @@ static void from_json(const Parsed& value, Floor& floor) {
   value.at("bytes_seconds").get_to(floor.bytes_seconds);
   value.at("operations_seconds").get_to(floor.operations_seconds);
   value.at("exchanges_seconds").get_to(floor.exchanges_seconds);
+  read_if_known(value, "link_seconds", floor.link_seconds);
 }
 
 static void from_json(const Parsed& value, LadderTerm& term) {
@@ -242,6 +243,7 @@ static void from_json(const Parsed& value, Block& block) {
   value.at("wall_seconds").get_to(block.wall_seconds);
   value.at("cpu_seconds").get_to(block.cpu_seconds);
   read_if_known(value, "gpu", block.gpu);
+  read_if_known(value, "peer_gpus", block.peer_gpus);
 }
 
 static void from_json(const Parsed& value, StepSeconds& step) {
@@ -323,6 +325,7 @@ Results results_of(Parsed root, const std::string& file) {
   root.at("run").get_to(results.run);
   root.at("host").get_to(results.host);
   read_if_known(root, "device", results.device);
+  read_if_known(root, "peer_devices", results.peer_devices);
   results.software = read_strings(root.at("software"));
   root.at("calibration").get_to(results.calibration);
   for (const Parsed& workload : root.at("workloads"))

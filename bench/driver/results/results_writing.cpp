@@ -91,6 +91,7 @@ static void to_json(json& value, const Floor& floor) {
            {"bytes_seconds", floor.bytes_seconds},
            {"operations_seconds", floor.operations_seconds},
            {"exchanges_seconds", floor.exchanges_seconds}};
+  if (floor.link_seconds > 0) value["link_seconds"] = floor.link_seconds;
 }
 
 static void to_json(json& value, const LadderTerm& term) {
@@ -189,6 +190,7 @@ static void to_json(json& value, const Block& block) {
            {"wall_seconds", block.wall_seconds},
            {"cpu_seconds", block.cpu_seconds},
            {"gpu", block.gpu}};
+  if (!block.peer_gpus.empty()) value["peer_gpus"] = block.peer_gpus;
 }
 
 static void to_json(json& value, const StepSeconds& step) {
@@ -224,14 +226,15 @@ static void to_json(json& value, const Record& record) {
 }
 
 std::string to_json(const Results& results) {
-  const json file = {{"schema_version", kResultsVersion},
-                     {"run", results.run},
-                     {"host", results.host},
-                     {"device", results.device},
-                     {"software", results.software},
-                     {"calibration", results.calibration},
-                     {"workloads", results.workloads},
-                     {"records", results.records}};
+  json file = {{"schema_version", kResultsVersion},
+               {"run", results.run},
+               {"host", results.host},
+               {"device", results.device},
+               {"software", results.software},
+               {"calibration", results.calibration},
+               {"workloads", results.workloads},
+               {"records", results.records}};
+  if (!results.peer_devices.empty()) file["peer_devices"] = results.peer_devices;
   return file.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

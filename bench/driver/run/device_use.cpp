@@ -97,18 +97,34 @@ void lock_device(const RunOptions& options, const std::optional<DeviceInfo>& dev
   }
 }
 
-std::unique_ptr<GpuMonitor> watch_device(std::optional<DeviceInfo>& device, Progress& progress) {
-  if (!device) return nullptr;
+std::vector<DeviceLock> lock_devices(const RunOptions& options, const std::vector<DeviceInfo>& devices,
+                                     Progress& progress) {
+  std::vector<DeviceInfo> ordered = devices;
+  std::sort(ordered.begin(), ordered.end(),
+            [](const DeviceInfo& one, const DeviceInfo& other) { return one.index < other.index; });
+  std::vector<DeviceLock> locks(ordered.size());
+  for (std::size_t i = 0; i < ordered.size(); ++i) lock_device(options, ordered[i], locks[i], progress);
+  return locks;
+}
+
+std::unique_ptr<GpuMonitor> watch_device(DeviceInfo& device, Progress& progress) {
   std::string missing;
-  std::unique_ptr<Nvml> nvml = Nvml::open(device->uuid, missing);
+  std::unique_ptr<Nvml> nvml = Nvml::open(device.uuid, missing);
   if (!nvml) {
     progress.line(missing);
     return nullptr;
   }
   if (const std::string unreadable = nvml->unreadable(); !unreadable.empty())
     progress.line(fmt::format("NVML does not say here: {}.", unreadable));
-  device->ecc_enabled = nvml->ecc_enabled();
+  device.ecc_enabled = nvml->ecc_enabled();
   return std::make_unique<GpuMonitor>(std::move(nvml));
+}
+
+std::vector<std::unique_ptr<GpuMonitor>> watch_devices(Results& results, Progress& progress) {
+  std::vector<std::unique_ptr<GpuMonitor>> monitors;
+  if (results.device) monitors.push_back(watch_device(*results.device, progress));
+  for (DeviceInfo& peer : results.peer_devices) monitors.push_back(watch_device(peer, progress));
+  return monitors;
 }
 
 void calibrate(Results& results, const std::vector<int>& peers, WorkerPool& pool, Progress& progress) {

@@ -32,9 +32,15 @@ std::vector<int> planned_peers(const RunOptions& options, const Plan& plan, cons
 void lock_device(const RunOptions& options, const std::optional<DeviceInfo>& device, DeviceLock& lock,
                  Progress& progress);
 
-/// Opens NVML for the device and notes whether its memory has ECC. Null where there is no device or NVML does not show
+/// The same of several; in the order of their indices, so that no two runs wait for each other.
+std::vector<DeviceLock> lock_devices(const RunOptions& options, const std::vector<DeviceInfo>& devices,
+                                     Progress& progress);
+
+/// Opens NVML for the device and notes whether its memory has ECC. Null where NVML does not show
 /// it; what cannot be read costs one line.
-std::unique_ptr<GpuMonitor> watch_device(std::optional<DeviceInfo>& device, Progress& progress);
+std::unique_ptr<GpuMonitor> watch_device(DeviceInfo& device, Progress& progress);
+/// Of the run's devices, the first of them first.
+std::vector<std::unique_ptr<GpuMonitor>> watch_devices(Results& results, Progress& progress);
 
 /// Measures what the device can do, if it was not measured before in this run's file. Empty where there is no device; a
 /// rate that is missing costs one line and the floors that need it.

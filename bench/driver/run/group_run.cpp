@@ -40,6 +40,12 @@ void append_message(Record& record, const std::string& text) {
 
 }  // namespace
 
+std::vector<GpuMonitor*> RunContext::monitors_of(const Workload& workload) const {
+  if (std::ssize(monitors) < workload.devices) return {};
+  const std::vector<GpuMonitor*> own(monitors.begin(), monitors.begin() + workload.devices);
+  return std::find(own.begin(), own.end(), nullptr) == own.end() ? own : std::vector<GpuMonitor*>{};
+}
+
 WorkloadFiles::WorkloadFiles(const RunContext& context, const Workload& workload)
     : context_(context), folder_(MadeFolder::numbered(context.folder)) {
   // The CPU oracle reads the training samples from memory.
@@ -251,7 +257,7 @@ void GroupRun::time_blocks() {
                first);
         first = false;
       },
-      context_.monitor);
+      context_.monitors_of(workload_));
   for (std::size_t i = 0; i < trainers.size(); ++i) {
     Cell& cell = *timed[i];
     cell.record.blocks = trainers[i].blocks;
@@ -270,10 +276,11 @@ void GroupRun::time_blocks() {
 
 void GroupRun::measure_energies() {
   const double seconds = context_.options.energy_seconds;
-  if (context_.monitor == nullptr || seconds <= 0 || !any_left()) return;
-  const Nvml& nvml = context_.monitor->nvml();
+  std::vector<const Nvml*> devices;
+  for (const GpuMonitor* monitor : context_.monitors_of(workload_)) devices.push_back(&monitor->nvml());
+  if (devices.empty() || seconds <= 0 || !any_left()) return;
   status("", "measuring idle power", true);
-  const std::optional<double> idle_watts = measure_idle_watts(nvml, kIdleFraction * seconds);
+  const std::optional<double> idle_watts = measure_idle_watts(devices, kIdleFraction * seconds);
   for (Cell& cell : cells_) {
     if (!cell.left() || !cell.row.on_device) continue;
     attempt(cell, "measuring energy", [&] {
@@ -284,7 +291,7 @@ void GroupRun::measure_energies() {
         return timing.wall_seconds;
       };
       cell.record.energy =
-          measure_energy(train, cell.record.wall_step_seconds.value(), seconds, nvml, idle_watts);
+          measure_energy(train, cell.record.wall_step_seconds.value(), seconds, devices, idle_watts);
       if (const auto& energy = cell.record.energy)
         cell.record.joules_per_step = energy->joules / static_cast<double>(energy->steps);
     });

@@ -34,8 +34,12 @@ struct RunContext {
   std::int64_t least_train_bytes = kLeastTrainBytes;
   bool has_device = false;
   const BackendRow* gpu_oracle =
-      nullptr;                    ///< of `table`: the reference that runs on the device; null for none
-  GpuMonitor* monitor = nullptr;  ///< null where NVML says nothing of the device
+      nullptr;  ///< of `table`: the reference that runs on the device; null for none
+  /// Of the run's devices, the first of them first; those of which NVML says nothing are null.
+  std::vector<GpuMonitor*> monitors = {};
+
+  /// Of the devices that train it; empty where NVML says nothing of one of them.
+  std::vector<GpuMonitor*> monitors_of(const Workload& workload) const;
 };
 
 /// The training files of one workload: those of its own seed, and of each seed of the loss runs when first

@@ -42,19 +42,24 @@ double train(TimedTrainer& trainer, std::int64_t steps, Timing* kept = nullptr) 
   return device_seconds(timing);
 }
 
-// One timed block, with what the monitor, if there is one, saw of the GPU meanwhile.
-Block timed_block(TimedTrainer& trainer, GpuMonitor* monitor) {
+// One timed block, with what the monitors, if there are any, saw of their GPUs meanwhile.
+Block timed_block(TimedTrainer& trainer, const std::vector<GpuMonitor*>& monitors) {
   Block block;
-  if (monitor != nullptr) monitor->begin();
+  for (GpuMonitor* monitor : monitors) monitor->begin();
   try {
     Timing timing;
     train(trainer, trainer.steps_per_block, &timing);
     block = {0, trainer.steps_per_block, timing.device_seconds, timing.wall_seconds, timing.cpu_seconds};
   } catch (...) {
-    if (monitor != nullptr) monitor->end();
+    for (GpuMonitor* monitor : monitors) monitor->end();
     throw;
   }
-  if (monitor != nullptr) block.gpu = monitor->end();
+  for (GpuMonitor* monitor : monitors) {
+    if (monitor == monitors.front())
+      block.gpu = monitor->end();
+    else
+      block.peer_gpus.push_back(monitor->end());
+  }
   return block;
 }
 
@@ -104,12 +109,12 @@ void initialize_google_benchmark(const GoogleBenchmarkOptions& options) {
 
 void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks,
                          const std::function<void(const TimedTrainer&, std::int64_t order)>& before_block,
-                         GpuMonitor* monitor) {
+                         const std::vector<GpuMonitor*>& monitors) {
   std::int64_t order = 0;
   benchmark::ClearRegisteredBenchmarks();
   for (TimedTrainer& trainer : trainers) {
     const std::int64_t iterations = trainer.steps_per_block;
-    const auto run_block = [&trainer, &order, &before_block, monitor, iterations](benchmark::State& state) {
+    const auto run_block = [&trainer, &order, &before_block, &monitors, iterations](benchmark::State& state) {
       while (state.KeepRunningBatch(iterations)) {
         if (interruption::requested()) {
           state.SkipWithError("interrupted");
@@ -122,13 +127,13 @@ void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks,
         try {
           before_block(trainer, order);
           train(trainer, trainer.warmup_steps);
-          Block block = timed_block(trainer, monitor);
+          Block block = timed_block(trainer, monitors);
           while (block.device_seconds < trainer.least_seconds) {
             // The machine was slower when the length was chosen. The short run has warmed this one up.
             const double longer = kMargin * trainer.least_seconds / block.device_seconds;
             trainer.steps_per_block =
                 1 + static_cast<std::int64_t>(longer * static_cast<double>(trainer.steps_per_block));
-            block = timed_block(trainer, monitor);
+            block = timed_block(trainer, monitors);
           }
           // The library divides by the iterations that it was told at first.
           state.SetIterationTime(block.device_seconds * static_cast<double>(iterations) /

@@ -37,10 +37,10 @@ void choose_block(TimedTrainer& trainer, double block_seconds);
 /// Hands the library its flags. Once per process.
 void initialize_google_benchmark(const GoogleBenchmarkOptions& options);
 
-/// Times `blocks` blocks of each. A trainer that fails is left out of the rest; the others go on. With a `monitor`
-/// each block has the state of the GPU while it ran.
+/// Times `blocks` blocks of each. A trainer that fails is left out of the rest; the others go on. With
+/// `monitors`, one for each device of the workload, each block has the state of the GPUs while it ran.
 void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks,
                          const std::function<void(const TimedTrainer&, std::int64_t order)>& before_block,
-                         GpuMonitor* monitor = nullptr);
+                         const std::vector<GpuMonitor*>& monitors = {});
 
 }  // namespace headroom

@@ -79,7 +79,7 @@ double estimated_seconds(const RunContext& context, const PlannedWorkload& plann
     const double block = std::max(1.1 * context.options.block_seconds, 50 * step) + std::max(5e-3, 10 * step);
     const double losses =
         static_cast<double>(context.plan.loss_steps) * static_cast<double>(context.plan.loss_seeds.size());
-    if (context.monitor != nullptr) seconds += 1.1 * context.options.energy_seconds;
+    if (!context.monitors_of(planned.workload).empty()) seconds += 1.1 * context.options.energy_seconds;
     seconds += 1 + 60 * step + state_bytes * 9 * 6 / 1e9 + context.options.blocks * block + losses * step;
   }
   if (running == 0) return 0;

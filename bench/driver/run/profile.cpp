@@ -101,7 +101,8 @@ std::string profile_text(const ProfileOptions& asked) {
   const Scratch logs(0);
   const std::vector<WorkerProgram> programs = worker_programs(installation, options.workers);
   const int device = choose_device(options);
-  WorkerPool pool(programs, device, limits_of(options), logs.folder(), peer_devices(options, device));
+  const std::vector<int> peers = peer_devices(options, device);
+  WorkerPool pool(programs, device, limits_of(options), logs.folder(), peers);
   greet_named_workers(options, pool);
   std::vector<BackendRow> table;
   const Plan plan =
@@ -114,13 +115,16 @@ std::string profile_text(const ProfileOptions& asked) {
   const BackendRow& row = row_of(table, options.backends.front());
   const Precision precision = options.precisions.front();
   const WorkerHello hello = require_on_device(pool, row, options);
-  const Contract contract = pool.availability(row, precision).contract;
+  const Contract contract = pool.availability(row, precision, workload.devices).contract;
   const BackendRow* gpu_oracle = wants_gpu_oracle(workload) ? reference_on_device(table, pool) : nullptr;
   std::set<std::string> needed = {row.worker};
   if (gpu_oracle != nullptr) needed.insert(gpu_oracle->worker);
   pool.keep_only(needed);
-  DeviceLock lock;
-  lock_device(options, hello.device, lock, progress);
+  std::vector<DeviceInfo> devices;
+  if (hello.device) devices.push_back(*hello.device);
+  for (const int peer : planned_peers(options, plan, peers, progress))
+    if (const auto info = pool.device(peer)) devices.push_back(*info);
+  const std::vector<DeviceLock> locks = lock_devices(options, devices, progress);
   refuse_too_large(workload, need_of(workload, least_train_bytes(hello.device), gpu_oracle != nullptr, 0),
                    room_here());
 

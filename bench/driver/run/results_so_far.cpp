@@ -28,8 +28,11 @@ Results begin_results(const RunOptions& options, const Plan& plan, const Install
   return results;
 }
 
-void note_machine(Results& results, const WorkerPool& pool) {
+void note_machine(Results& results, const WorkerPool& pool, const std::vector<int>& peers) {
   results.device = pool.device();
+  results.peer_devices.clear();
+  for (const int peer : peers)
+    if (const auto device = pool.device(peer)) results.peer_devices.push_back(*device);
   results.software = pool.software();
   results.software["headroom"] = kVersion;
   results.software["worker_protocol"] = fmt::format("{}", kProtocolVersion);

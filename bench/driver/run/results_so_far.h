@@ -15,7 +15,7 @@ namespace headroom {
 Results begin_results(const RunOptions& options, const Plan& plan, const Installation& installation);
 
 /// What the workers say of the machine.
-void note_machine(Results& results, const WorkerPool& pool);
+void note_machine(Results& results, const WorkerPool& pool, const std::vector<int>& peers);
 
 /// The workload's entry in the results, made or brought up to date.
 void note_workload(Results& results, const PlannedWorkload& planned, const DatasetInfo& dataset);

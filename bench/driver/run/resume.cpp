@@ -37,6 +37,14 @@ void refuse_other_machine(const std::string& file, const Results& earlier, const
   };
   if (device_text(earlier.device) != device_text(now.device))
     refuse(file, "device", device_text(earlier.device), device_text(now.device));
+  const auto peers_text = [&](const Results& results) {
+    std::string text;
+    for (const DeviceInfo& device : results.peer_devices)
+      text += (text.empty() ? "" : ", ") + device_text(device);
+    return text.empty() ? "none" : text;
+  };
+  if (peers_text(earlier) != peers_text(now))
+    refuse(file, "peer_devices", peers_text(earlier), peers_text(now));
   for (const auto& [name, version] : earlier.software) {
     const auto found = now.software.find(name);
     if (found != now.software.end() && found->second != version)

@@ -157,7 +157,8 @@ std::vector<BackendRow> WorkerPool::rows() const {
                          .compiles = offered.compiles,
                          .in_all = competes && !offered.repeats,
                          .reference = offered.reference,
-                         .on_device = greeting.hello->device.has_value()});
+                         .on_device = greeting.hello->device.has_value(),
+                         .min_devices = offered.min_devices});
       } else if (same->worker != greeting.worker) {
         throw InputError(fmt::format(
             "--worker {}: offers backend '{}', which worker '{}' has already; replace that worker instead",

@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 
 from headroom_protocol.backend_table import Backend, BackendTable
-from headroom_protocol.cuda_driver import device_description
+from headroom_protocol.cuda_driver import device_description, device_descriptions
 from headroom_protocol.server import Trainer, TrainerRequest, WorkerError, one_line
 
 OLDEST_JAX = (0, 6)
@@ -20,14 +20,16 @@ CONTRACTS = {"fp32": "exact", "tf32": "library", "fp16": "exact", "bf16": "exact
 ON_CPU = ("fp32", "fp16", "bf16")
 
 
-def row(name: str, description: str) -> Backend:
+def row(name: str, description: str, **options) -> Backend:
     module = f"headroom_jax.{name.replace('-', '_')}"
-    return Backend(name, "jax", description, module, CONTRACTS, runs_on_cpu=ON_CPU, trains_everything=True)
+    return Backend(
+        name, "jax", description, module, CONTRACTS, runs_on_cpu=ON_CPU, trains_everything=True, **options
+    )
 
 
 BACKENDS = (
     row("jax-jit", "JAX, one compiled step a call"),
-    row("jax-scan", "JAX, all steps of a block in one compiled loop"),
+    row("jax-scan", "JAX, all steps of a block in one compiled loop", max_devices=8),
 )
 
 
@@ -90,15 +92,31 @@ class JaxBackends:
             "worker": "jax",
             "software": software,
             "device": device_description(self._device) if on_gpu else None,
+            "devices": device_descriptions() if on_gpu else [],
             "backends": self._table.offered(),
             "broken": None if self._broken is None else str(self._broken),
         }
 
     def prepare(self, request: TrainerRequest) -> Trainer:
         backend = self._table.asked_for(request)
-        # Asked for anew each time, as free_memory() ends what these belong to.
-        device = self._jax.devices("cuda" if self._device >= 0 else "cpu")[0]
-        return importlib.import_module(backend.module).make_trainer(request, device, **backend.options)
+        devices = self._devices(request)
+        return importlib.import_module(backend.module).make_trainer(request, devices, **backend.options)
+
+    def _devices(self, request: TrainerRequest) -> list:
+        """One for each rank. Asked for anew each time, as free_memory() ends what they belong to."""
+        if self._device < 0:
+            found = self._jax.devices("cpu")
+            if len(found) < request.devices:
+                raise WorkerError("unsupported", f"{request.devices} CPU devices: JAX has {len(found)}")
+            return found[: request.devices]
+        visible = ",".join(map(str, request.device_indices or (self._device,)))
+        if self._jax.config.jax_cuda_visible_devices != visible:
+            self.free_memory()
+            self._jax.config.update("jax_cuda_visible_devices", visible)
+        try:
+            return self._jax.devices("cuda")
+        except RuntimeError as error:
+            raise WorkerError("unsupported", one_line(f"no CUDA devices {visible}: {error}")) from error
 
     def error_kind(self, error: Exception) -> str:
         if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):

@@ -4,6 +4,8 @@ The network's state, losses and the step's number are donated: the step writes o
 the device, as a copy to it at each step would cost more than the call.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,8 +16,8 @@ from headroom_jax.trainer import JaxTrainer, copies
 
 
 class JitTrainer(JaxTrainer):
-    def __init__(self, request: TrainerRequest, device: jax.Device):
-        super().__init__(request, device)
+    def __init__(self, request: TrainerRequest, devices: Sequence[jax.Device]):
+        super().__init__(request, devices)
         # Slots for losses, a multiple of the batches: a slot then says which batch it is.
         self._slots = -(-KEPT_LOSSES // self.batches) * self.batches
         self._ring = self._put(np.full(self._slots, np.nan, np.float32))
@@ -56,5 +58,5 @@ class JitTrainer(JaxTrainer):
         return np.asarray(self._ring)[steps % self._slots]
 
 
-def make_trainer(request: TrainerRequest, device: jax.Device) -> JitTrainer:
-    return JitTrainer(request, device)
+def make_trainer(request: TrainerRequest, devices: Sequence[jax.Device]) -> JitTrainer:
+    return JitTrainer(request, devices)

@@ -12,6 +12,7 @@ import functools
 import itertools
 import os
 import time
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from headroom_protocol.server import TrainerRequest
 from jax import lax
 
 from headroom_jax.network import State
-from headroom_jax.trainer import JaxTrainer, copies
+from headroom_jax.trainer import ALL, ROWS, JaxTrainer, copies
 
 UNROLLS = (1, 4, 8)
 # The driver warms up with 10 steps, doubled some times, so both lengths make up what it asks for. A scan of
@@ -48,14 +49,14 @@ class Choice:
 
 
 class ScanTrainer(JaxTrainer):
-    def __init__(self, request: TrainerRequest, device: jax.Device):
-        super().__init__(request, device)
+    def __init__(self, request: TrainerRequest, devices: Sequence[jax.Device]):
+        super().__init__(request, devices)
         self._programs: dict[int, jax.stages.Compiled] = {}  # by length
         self._outputs: list[jax.Array] = []  # losses of the block just run
         self._programs[1] = self._program(1, unroll=1)
         shape = (
             *(request.widths, request.activation, request.loss, request.optimizer),
-            *(request.batch_size, self.batches, request.precision),
+            *(request.batch_size, self.batches, request.precision, request.devices),
         )
         if shape not in _choices:
             _choices[shape] = self._choose_unroll()
@@ -87,6 +88,14 @@ class ScanTrainer(JaxTrainer):
 
     def _compiled(self, length: int, unroll: int) -> jax.stages.Compiled:
         scan = functools.partial(self._scan, length=length, unroll=unroll)
+        if self.network.ranks > 1:
+            scan = jax.shard_map(
+                scan,
+                mesh=self.mesh,
+                in_specs=(ALL, ALL, ROWS, ROWS),
+                out_specs=ALL,
+                check_vma=False,
+            )
         return self.compiled(scan, self.network_state, self._first(0), self.features, self.targets)
 
     def _run_once(self, program: jax.stages.Compiled) -> jax.stages.Compiled:
@@ -177,5 +186,5 @@ class ScanTrainer(JaxTrainer):
         return losses
 
 
-def make_trainer(request: TrainerRequest, device: jax.Device) -> ScanTrainer:
-    return ScanTrainer(request, device)
+def make_trainer(request: TrainerRequest, devices: Sequence[jax.Device]) -> ScanTrainer:
+    return ScanTrainer(request, devices)

@@ -14,6 +14,7 @@ from jax import lax
 
 from headroom_jax.rules import ACTIVATIONS, LOSSES, OPTIMIZERS
 
+RANKS = "ranks"  # the axis of the devices that train together
 Parameters = list[tuple[jax.Array, jax.Array]]  # a layer's weight [out, in] and bias [out], fp32
 State = tuple[Parameters, list[Parameters]]  # and the optimizer's slots
 
@@ -57,7 +58,8 @@ class Network:
         # By default XLA may leave out a rounding to 16 bits whose result is widened again.
         is_rounded = self.arithmetic.type != jnp.float32
         self.compiler_options = {"xla_allow_excess_precision": False} if is_rounded else {}
-        self.scale = loss_scale(request.precision, request.batch_size)
+        self.scale = loss_scale(request.precision, request.joined_batch_size)
+        self.ranks = request.devices
         self.activation, self.loss = ACTIVATIONS[request.activation], LOSSES[request.loss]
         self.rule, self.updated = request.optimizer, OPTIMIZERS[request.optimizer.kind]
 
@@ -70,6 +72,8 @@ class Network:
         """
         parameters, slots = state
         loss, gradients = self.loss_and_gradients(parameters, inputs, targets)
+        if self.ranks > 1:
+            loss, gradients = lax.pmean(loss, RANKS), lax.psum(gradients, RANKS)
         tensors, structure = jax.tree.flatten(parameters)
         own_slots = list(zip(*map(jax.tree.leaves, slots), strict=True)) or [()] * len(tensors)
         behind = [
@@ -98,7 +102,8 @@ class Network:
         loss, gradient = jax.value_and_grad(self.loss)(
             sums, targets
         )  # of the last layer, which has no activation
-        gradient = gradient * self.scale
+        # Of the mean over all ranks' rows.
+        gradient = gradient * (self.scale / self.ranks)
 
         gradients = []
         for layer in reversed(range(len(weights))):

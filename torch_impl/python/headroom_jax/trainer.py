@@ -6,18 +6,22 @@ wait for its results. The record says so, and what both take for a program that 
 
 import functools
 import time
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from headroom_protocol.kept_losses import KEPT_LOSSES, KeptSteps
-from headroom_protocol.server import Timing, TrainerRequest
+from headroom_protocol.server import Timing, TrainerRequest, WorkerError
 from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from headroom_jax.compilation import Compilation
-from headroom_jax.network import Network, Parameters, State
+from headroom_jax.network import RANKS, Network, Parameters, State
 
 EMPTY_PROGRAMS = 50
+# How arrays lie on several devices: whole on each, or each batch's rows divided among them.
+ALL, ROWS = PartitionSpec(), PartitionSpec(None, RANKS)
 
 
 class JaxTrainer:
@@ -26,9 +30,15 @@ class JaxTrainer:
     note = ""
     setup_cache = "cold"
 
-    def __init__(self, request: TrainerRequest, device: jax.Device):
-        self.device = device
-        self.on_gpu = device.platform != "cpu"
+    def __init__(self, request: TrainerRequest, devices: Sequence[jax.Device]):
+        """`devices`: one, or one for each rank, among which the rows of every batch are divided."""
+        self.on_gpu = devices[0].platform != "cpu"
+        self._everywhere = self._by_rows = SingleDeviceSharding(devices[0])
+        self._results = {}
+        if len(devices) > 1:
+            self.mesh = Mesh(np.array(devices), (RANKS,))
+            self._everywhere, self._by_rows = NamedSharding(self.mesh, ALL), NamedSharding(self.mesh, ROWS)
+            self._results = {"out_shardings": self._everywhere}
         self._compilation = Compilation(request.cache_folder, self.on_gpu)
         self.batches = request.batches
         self.network = Network(request, "cuda" if self.on_gpu else "cpu")
@@ -36,23 +46,30 @@ class JaxTrainer:
             ((outputs, inputs), (outputs,))
             for inputs, outputs in zip(request.widths, request.widths[1:], strict=False)
         ]
-        samples = self.batches * request.batch_size
-        features = request.features[:samples].reshape(self.batches, request.batch_size, -1)
-        self.features = self._put(features.astype(self.network.arithmetic.type))  # [batches, batch, inputs]
-        targets = request.targets[:samples]
+        batch_size = request.joined_batch_size
+        samples = self.batches * batch_size
+        features = request.features[:samples].reshape(self.batches, batch_size, -1)
+        # [batches, batch, inputs]
+        self.features = self._put(features.astype(self.network.arithmetic.type), self._by_rows)
+        targets = request.targets[:samples].reshape(self.batches, batch_size, *request.targets.shape[1:])
         # [batches, batch], with outputs behind where they are no labels
-        self.targets = self._put(targets.reshape(self.batches, request.batch_size, *targets.shape[1:]))
+        self.targets = self._put(targets, self._by_rows)
         self.start_from(request.parameters)
         self._kept, self._losses = KeptSteps(), np.full(KEPT_LOSSES, np.nan, np.float32)
         self._most_bytes = 0
 
-    def _put(self, values: np.ndarray) -> jax.Array:
-        """A copy on the device. On the CPU JAX would else use the caller's memory, which is a mapped file."""
-        return jax.device_put(values, self.device, may_alias=False)
+    def _put(self, values: np.ndarray, sharding: Sharding | None = None) -> jax.Array:
+        """A copy on the devices. On the CPU JAX would use the caller's memory else, a mapped file's."""
+        return jax.device_put(values, sharding or self._everywhere, may_alias=False)
 
     def compiled(self, function, *arguments):
         """`function` compiled for these arguments, the first of which it gets to keep."""
-        program = jax.jit(function, donate_argnums=0, compiler_options=self.network.compiler_options)
+        program = jax.jit(
+            function,
+            donate_argnums=0,
+            compiler_options=self.network.compiler_options,
+            **self._results,
+        )
         program = program.lower(*arguments).compile()
         memory = program.memory_analysis()
         if memory is not None:
@@ -94,7 +111,10 @@ class JaxTrainer:
         tensors, begin = jax.tree.leaves(self.network_state), 0
         values = np.empty(sum(tensor.size for tensor in tensors), np.float32) if into is None else into
         for tensor in tensors:
-            values[begin : begin + tensor.size] = np.asarray(tensor).reshape(-1)
+            of_first, *of_others = (np.asarray(shard.data) for shard in tensor.addressable_shards)
+            for rank, other in enumerate(of_others, start=1):
+                expect_same_bits(of_first, other, rank, begin)
+            values[begin : begin + tensor.size] = of_first.reshape(-1)
             begin += tensor.size
         return values
 
@@ -146,6 +166,14 @@ class JaxTrainer:
             times.append(time.perf_counter() - start)
         microseconds = sorted(times)[EMPTY_PROGRAMS // 2] * 1e6
         return f"device time is wall time, of which dispatch and wait take {microseconds:.0f} us a block"
+
+
+def expect_same_bits(of_first: np.ndarray, other: np.ndarray, rank: int, begin: int) -> None:
+    """Both fp32, and a piece of the state from value `begin` on."""
+    different = np.flatnonzero(of_first.view(np.uint32) != other.view(np.uint32))
+    if different.size:
+        which = f"{different.size} values of the state, first in value {begin + different[0]}"
+        raise WorkerError("failed", f"rank {rank} has other bits than rank 0 in {which}")
 
 
 def copies(values):

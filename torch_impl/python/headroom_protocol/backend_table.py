@@ -25,7 +25,9 @@ class Backend:
     # Else what is beyond ReLU, cross-entropy and plain sgd is refused for it.
     trains_everything: bool = False
     options: Mapping[str, object] = field(default_factory=dict)
-    max_devices: int = 1  # that it trains one network on; workloads of more are refused for it
+    # That it trains one network on; workloads of more, or fewer, are refused for it.
+    max_devices: int = 1
+    min_devices: int = 1
 
 
 class BackendTable:
@@ -49,6 +51,7 @@ class BackendTable:
                 "compiles": backend.compiles,
                 "repeats": backend.repeats,
                 "max_devices": backend.max_devices,
+                "min_devices": backend.min_devices,
                 "precisions": {
                     precision: {"contract": contract, "unavailable": self._unavailable(backend, precision)}
                     for precision, contract in backend.contracts.items()
@@ -74,6 +77,8 @@ class BackendTable:
             most = backend.max_devices
             fewer = "one device" if most == 1 else f"at most {most} devices"
             raise WorkerError("unsupported", f"trains on {fewer}")
+        if request.devices < backend.min_devices:
+            raise WorkerError("unsupported", f"trains on {backend.min_devices} devices or more")
         if not backend.trains_everything:
             beyond = beyond_plain_training(request.activation, request.loss, request.optimizer)
             if beyond:

@@ -60,6 +60,18 @@ def device_description(index: int) -> dict | None:
         return None
 
 
+def device_descriptions() -> list[dict]:
+    """All that the driver shows to this process; none if it does not say."""
+    try:
+        cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+        if cuda.cuInit(ctypes.c_uint(0)) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
+            return []
+    except (OSError, AttributeError):
+        return []
+    found = [device_description(index) for index in range(count.value)]
+    return [device for device in found if device is not None]
+
+
 def _uuid(identity: bytes) -> str:
     digits = identity.hex()
     ends = (0, 8, 12, 16, 20, 32)

@@ -11,6 +11,14 @@ import signal
 import sys
 from collections.abc import Iterable
 
+# NVLink multicast stays off in every worker and in what it starts: on hosts whose GPUs are shared a program
+# that uses it can put them out of service. Whoever asks for it in the environment is not heard.
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
+
 
 def reserve_protocol_descriptors() -> tuple[int, int]:
     """Duplicates descriptors 0 and 1 (not inherited by children) and leaves harmless ones in their place."""
@@ -39,6 +47,7 @@ def become_worker(switches: Iterable[str]) -> tuple[int, int]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in [name for name in os.environ if name.startswith(tuple(switches))]:
         del os.environ[name]
+    os.environ.update(NO_MULTICAST)
     return descriptors
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import mmap
 import os
 import re
 import sys
@@ -57,8 +56,8 @@ class TrainerRequest:
     activation: str = "relu"  # of ACTIVATIONS
     loss: str = "cross-entropy"  # of LOSSES
     optimizer: Optimizer = Optimizer()
-    # GPUs that train the network data-parallel: rank r has samples r * batch_size to (r + 1) * batch_size - 1 of
-    # each joined batch of devices * batch_size samples; loss, gradient and loss scale are the joined batch's.
+    # GPUs that train the network data-parallel. Of each joined batch of devices * batch_size samples rank r
+    # has those from r * batch_size on. Loss, gradient and loss scale are the joined batch's.
     devices: int = 1
     # CUDA device of each rank, the worker's own first; empty with one device, and without a CUDA device.
     device_indices: tuple[int, ...] = ()
@@ -82,7 +81,10 @@ class Timing:
 
 
 class Trainer(Protocol):
-    """A state is flat float32: the parameters, and behind them each slot of the optimizer, in their order."""
+    """A state is flat float32: the parameters, and behind them each slot of the optimizer, in their order.
+
+    A trainer that has started processes also has `close()`, which ends them.
+    """
 
     note: str
     setup_cache: str | None  # "cold" or "warm" where code was compiled
@@ -219,7 +221,7 @@ def map_for_writing(file: str, count: int) -> np.ndarray:
         os.ftruncate(descriptor, 4 * count)
         # Else a full disk would be a signal that ends the worker.
         os.posix_fallocate(descriptor, 0, 4 * count)
-        return np.frombuffer(mmap.mmap(descriptor, 4 * count), dtype="<f4")
+        return np.memmap(file, dtype="<f4", mode="r+", shape=(count,))
     finally:
         os.close(descriptor)
 
@@ -418,6 +420,7 @@ class Session:
 
     def _drop_trainer(self) -> None:
         if self._trainer is not None:
+            getattr(self._trainer, "close", lambda: None)()
             self._trainer = None
             self._backends.free_memory()
 

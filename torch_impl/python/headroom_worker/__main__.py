@@ -34,10 +34,10 @@ def main() -> int:
 
     from headroom_protocol.server import serve
 
-    from headroom_worker.backends import BACKENDS, TRIALS, PyTorchBackends
+    from headroom_worker.backends import BACKENDS, TRIALS, TRIALS_ON_SEVERAL_DEVICES, PyTorchBackends
 
-    backends = BACKENDS + TRIALS if arguments.trials else BACKENDS
-    return serve(requests, answers, PyTorchBackends(arguments.device, backends))
+    trials = TRIALS + TRIALS_ON_SEVERAL_DEVICES if arguments.trials else ()
+    return serve(requests, answers, PyTorchBackends(arguments.device, BACKENDS + trials))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from headroom_protocol.server import Trainer, TrainerRequest, WorkerError, one_l
 from headroom_worker.device import device_description
 
 OLDEST_TORCH = (2, 6)
+MOST_RANKS = 8  # of a host
 # What PyTorch's autograd promises: fp32 as in the contract, its libraries' tf32, autocast in 16 bits.
 AUTOGRAD_CONTRACTS = {"fp32": "exact", "tf32": "library", "fp16": "autocast", "bf16": "autocast"}
 
@@ -40,6 +41,20 @@ BACKENDS = (
         "pytorch-compile-graph",
         "loss, gradients and update compiled as one function, whole steps in a CUDA graph",
         compiles=True,
+        max_devices=MOST_RANKS,
+    ),
+    row(
+        "pytorch-ddp",
+        "pytorch-eager's step by DistributedDataParallel, a process for each device",
+        min_devices=2,
+        max_devices=MOST_RANKS,
+        runs_on_cpu=("fp32",),
+    ),
+    row(
+        "pytorch-ddp-graph",
+        "pytorch-ddp's step with its all-reduce, captured in a CUDA graph for each device",
+        min_devices=2,
+        max_devices=MOST_RANKS,
     ),
 )
 
@@ -56,6 +71,21 @@ def trial(
         compiles=compiles,
         options={"kind": kind, **options},
         trains_everything=trains_everything,
+    )
+
+
+def trial_on_several_devices(name: str, kind: str, compiles: bool = False, **options) -> Backend:
+    return Backend(
+        name,
+        "other",
+        "another form of a row's step on several devices, tried before (docs/rivals.md)",
+        "headroom_worker.several_devices_trials",
+        AUTOGRAD_CONTRACTS,
+        compiles=compiles,
+        options={"kind": kind, **options},
+        trains_everything=True,
+        min_devices=2,
+        max_devices=MOST_RANKS,
     )
 
 
@@ -83,6 +113,19 @@ TRIALS = (
     ),
     trial("graph-slots-foreach", "graph-foreach-optimizer", trains_everything=True),
     trial("compile-graph-default", "compile-graph", compiles=True, trains_everything=True, mode="default"),
+)
+
+# Of pytorch-ddp, pytorch-ddp-graph and pytorch-compile-graph on several devices; served likewise.
+TRIALS_ON_SEVERAL_DEVICES = (
+    trial_on_several_devices("ddp-plain", "ddp", static_graph=False, gradient_as_bucket_view=False),
+    trial_on_several_devices("ddp-static", "ddp", gradient_as_bucket_view=False),
+    trial_on_several_devices("ddp-views", "ddp", static_graph=False),
+    trial_on_several_devices(
+        "ddp-graph-plain", "ddp-graph", static_graph=False, gradient_as_bucket_view=False
+    ),
+    trial_on_several_devices("graph-one-all-reduce", "graph"),
+    trial_on_several_devices("graph-grouped-all-reduce", "graph", grouped=True),
+    trial_on_several_devices("compile-graph-all-reduce-apart", "compile-graph-in-parts", compiles=True),
 )
 
 
@@ -113,6 +156,23 @@ def no_compiler_reason() -> str | None:
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         return "torch.compile needs Python.h (Debian, Ubuntu: python3-dev)"
     return None
+
+
+def kind_of_error(error: Exception, torch: ModuleType | None) -> str:
+    """As PROTOCOL.md has it."""
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return "out_of_memory"
+    if torch is not None and isinstance(error, torch.cuda.OutOfMemoryError):
+        return "out_of_memory"
+    # cuBLAS handles and the CPU allocator report theirs as a plain RuntimeError.
+    words = (
+        "CUBLAS_STATUS_ALLOC_FAILED",
+        "CUDA error: out of memory",
+        "DefaultCPUAllocator: can't allocate",
+    )
+    if isinstance(error, RuntimeError) and any(word in str(error) for word in words):
+        return "out_of_memory"
+    return "failed"
 
 
 class PyTorchBackends:
@@ -161,10 +221,14 @@ class PyTorchBackends:
             "worker": "python",
             "software": software,
             "device": device_description(self._torch, self._device) if on_gpu else None,
+            "devices": self._all_devices() if on_gpu else [],
             "backends": self._table.offered(),
             "ranges": "torch_cuda" in software,
             "broken": None if self._broken is None else str(self._broken),
         }
+
+    def _all_devices(self) -> list[dict]:
+        return [device_description(self._torch, index) for index in range(self._torch.cuda.device_count())]
 
     def get_ready(self) -> None:
         """Imports what the rows need at their first set-up, and makes the device's context."""
@@ -186,6 +250,11 @@ class PyTorchBackends:
 
     def prepare(self, request: TrainerRequest) -> Trainer:
         backend = self._table.asked_for(request)
+        if request.devices > 1:
+            self._expect_devices(request.device_indices)
+            from headroom_worker.ranks import RankedTrainer
+
+            return RankedTrainer(request, backend.module, backend.options)
         device = self._torch.device("cuda", self._device) if self._device >= 0 else self._torch.device("cpu")
         if device.type == "cuda":
             self._torch.cuda.init()  # else there are no statistics to reset
@@ -193,20 +262,21 @@ class PyTorchBackends:
             self._torch.cuda.reset_peak_memory_stats(device)
         return importlib.import_module(backend.module).make_trainer(request, device, **backend.options)
 
+    def _expect_devices(self, indices: tuple[int, ...]) -> None:
+        """Of a workload on several; none of CPU ranks."""
+        found = self._torch.cuda.device_count()
+        missing = [index for index in indices if index >= found]
+        if missing:
+            raise WorkerError("unsupported", f"no CUDA device {missing[0]}: there are {found}")
+        distributed = self._torch.distributed
+        if not distributed.is_available() or (indices and not distributed.is_nccl_available()):
+            library = "NCCL" if indices else "torch.distributed"
+            raise WorkerError(
+                "unsupported", f"PyTorch {self._torch.__version__} is a build without {library}"
+            )
+
     def error_kind(self, error: Exception) -> str:
-        if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-            return "out_of_memory"
-        if self._torch is not None and isinstance(error, self._torch.cuda.OutOfMemoryError):
-            return "out_of_memory"
-        # cuBLAS handles and the CPU allocator report theirs as a plain RuntimeError.
-        words = (
-            "CUBLAS_STATUS_ALLOC_FAILED",
-            "CUDA error: out of memory",
-            "DefaultCPUAllocator: can't allocate",
-        )
-        if isinstance(error, RuntimeError) and any(word in str(error) for word in words):
-            return "out_of_memory"
-        return "failed"
+        return kind_of_error(error, self._torch)
 
     def free_memory(self) -> None:
         """Gives back what a released or failed trainer held, so that the next one is measured alone."""

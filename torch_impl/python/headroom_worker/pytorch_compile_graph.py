@@ -83,16 +83,27 @@ class CompiledGraphTrainer(GraphTrainer):
         gradients, (_, loss) = torch.func.grad_and_value(self.mean_losses, has_aux=True)(
             copies or masters, features, targets
         )
+        gradients = self.joined([gradient.float() for gradient in gradients])
+        return *self.behind_update(factors, masters, copies, slots, gradients), loss
+
+    def behind_update(
+        self, factors: Tensors, masters: Tensors, copies: Tensors, slots: list[Tensors], gradients: Tensors
+    ) -> tuple[Tensors, Tensors, list[Tensors]]:
+        """The state; gradients are fp32 and carry the loss scale."""
         new_masters, new_slots = [], [[] for _ in slots]
         for index, (master, gradient) in enumerate(zip(masters, gradients, strict=True)):
             own_slots = [slot[index] for slot in slots]
-            unscaled = gradient.float() * (1 / self.scale)
+            unscaled = gradient * (1 / self.scale)
             new_master, own_slots = updated(self.rule, factors, master, unscaled, own_slots)
             new_masters.append(new_master)
             for slot, tensor in zip(new_slots, own_slots, strict=True):
                 slot.append(tensor)
         new_copies = [master.to(copy.dtype) for master, copy in zip(new_masters, copies, strict=False)]
-        return new_masters, new_copies, new_slots, loss
+        return new_masters, new_copies, new_slots
+
+    def joined(self, gradients: Tensors) -> Tensors:
+        """Over all devices, where there are several."""
+        return gradients
 
     def go_to(self, step: int) -> None:
         super().go_to(step)
@@ -121,5 +132,9 @@ def flattened(masters: Tensors, copies: Tensors, slots: list[Tensors]) -> Tensor
     return [*masters, *copies, *itertools.chain.from_iterable(slots)]
 
 
-def make_trainer(request: TrainerRequest, device: torch.device) -> CompiledGraphTrainer:
-    return CompiledGraphTrainer(request, device)
+def make_trainer(request: TrainerRequest, device: torch.device, **options) -> CompiledGraphTrainer:
+    if request.devices == 1:
+        return CompiledGraphTrainer(request, device, **options)
+    from headroom_worker.compiled_on_several_devices import CompiledOnSeveralDevices
+
+    return CompiledOnSeveralDevices(request, device, **options)

@@ -4,6 +4,8 @@ Gradients are asked for as a list. Without momentum the update is one `_foreach_
 is left of such an optimizer. The others are torch.optim's, captured with the step.
 """
 
+from collections.abc import Sequence
+
 import torch
 from headroom_protocol.server import TrainerRequest
 
@@ -38,16 +40,19 @@ class GraphedEagerTrainer(GraphTrainer):
     def step(self, features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """features [batch, inputs], targets [batch, ...]; the loss before the update, on the device."""
         loss, scaled = self.scaled_loss(features, targets)
-        gradients = torch.autograd.grad(scaled, self.parameter_list)
+        self.update(torch.autograd.grad(scaled, self.parameter_list))
+        return loss
+
+    def update(self, gradients: Sequence[torch.Tensor]) -> None:
+        """They carry the loss scale."""
         if not self.slots:
             with torch.no_grad():
                 torch._foreach_add_(self.parameter_list, gradients, alpha=-self.learning_rate)
-            return loss
+            return
         for parameter, gradient in zip(self.parameter_list, gradients, strict=True):
             parameter.grad = gradient
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss
 
 
 def make_trainer(request: TrainerRequest, device: torch.device) -> GraphedEagerTrainer:

@@ -49,6 +49,17 @@ def make_network(widths: tuple[int, ...], activation: str = "relu") -> nn.Sequen
     return nn.Sequential(*modules[:-1])
 
 
+def own_rows(values: np.ndarray, request: TrainerRequest) -> np.ndarray:
+    """Features or targets of this rank: [batches * batch_size, ...] where it is one of several."""
+    if request.devices == 1:
+        return values
+    import torch.distributed
+
+    joined = values[: request.batches * request.joined_batch_size]
+    by_rank = joined.reshape(request.batches, request.devices, request.batch_size, *values.shape[1:])
+    return by_rank[:, torch.distributed.get_rank()].reshape(-1, *values.shape[1:])
+
+
 def loss_scale(precision: str, batch_size: int) -> float:
     """fp16: 16 times the smallest power of two of at least the batch size, which the mean divides by.
 
@@ -71,7 +82,7 @@ class TorchTrainer:
         self.batch_size = request.batch_size
         self.batches = request.batches
         self.autocast_type = AUTOCAST_TYPES.get(request.precision)
-        self.scale = loss_scale(request.precision, request.batch_size)
+        self.scale = loss_scale(request.precision, request.joined_batch_size)
 
         with torch.device("meta"):  # no initial values: they come from the request
             network = make_network(request.widths, request.activation)
@@ -90,9 +101,10 @@ class TorchTrainer:
         self.loss_function = LOSSES[request.loss]
 
         # Rounded on the host, so that the device never holds both copies.
-        features = torch.from_numpy(request.features).to(self.autocast_type or torch.float32, copy=True)
+        features = torch.from_numpy(own_rows(request.features, request))
+        features = features.to(self.autocast_type or torch.float32, copy=True)
         self.features = features.to(device)  # [samples, inputs]
-        targets = torch.from_numpy(request.targets)
+        targets = torch.from_numpy(own_rows(request.targets, request))
         if request.loss == "cross-entropy":
             targets = targets.to(torch.int64)
         self.targets = targets.to(device, copy=True)  # [samples] or [samples, outputs]

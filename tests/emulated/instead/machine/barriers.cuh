@@ -16,9 +16,6 @@ MACHINE_DEVICE void barrier_arrive(std::uint32_t barrier) { emulated::counted_ar
 MACHINE_DEVICE void barrier_arrive_expect(std::uint32_t barrier, std::uint32_t bytes) {
   emulated::counted_expect(barrier, bytes);
 }
-MACHINE_DEVICE void barrier_arrive_remote_release(std::uint32_t remote_barrier) {
-  emulated::counted_arrive(remote_barrier);
-}
 MACHINE_DEVICE void barrier_arrive_remote_relaxed(std::uint32_t remote_barrier) {
   emulated::counted_arrive(remote_barrier);
 }

@@ -113,7 +113,6 @@ MACHINE_DEVICE void tensor_load_panels(std::uint32_t shared, const void* map, in
 MACHINE_DEVICE void tensor_store(const void* map, int column, int row, int slice, std::uint32_t shared) {
   emulated::tensor_store(map, column, row, slice, shared);
 }
-MACHINE_DEVICE void prefetch_tensor_map(const void*) {}
 
 // ---- fences
 

@@ -87,25 +87,16 @@ MACHINE_DEVICE uint4 load_relaxed_gpu_2x64(const void* address) {
 MACHINE_DEVICE uint4 load_relaxed_gpu_128(const void* address) {
   return emulated::load_polled<uint4>(address);
 }
-MACHINE_DEVICE void load_relaxed_gpu_4x32_if(bool wanted, uint4& value, const void* address) {
-  if (wanted) value = emulated::load_polled<uint4>(address);
-}
 MACHINE_DEVICE void load_relaxed_gpu_128_if(bool wanted, uint4& value, const void* address) {
   if (wanted) value = emulated::load_polled<uint4>(address);
 }
 MACHINE_DEVICE void store_relaxed_gpu(std::uint32_t* address, std::uint32_t value) {
   emulated::store_seen(address, value);
 }
-MACHINE_DEVICE void store_release_gpu(std::uint32_t* address, std::uint32_t value) {
-  emulated::store_seen(address, value);
-}
 MACHINE_DEVICE void store_relaxed_gpu_32(void* address, std::uint32_t value) {
   emulated::store_seen(address, value);
 }
 MACHINE_DEVICE void store_relaxed_gpu_64(void* address, uint2 value) { emulated::store_seen(address, value); }
-MACHINE_DEVICE void store_relaxed_gpu_2x64(void* address, uint4 value) {
-  emulated::store_seen(address, value);
-}
 MACHINE_DEVICE void store_relaxed_gpu_128(void* address, uint4 value) {
   emulated::store_seen(address, value);
 }
@@ -115,7 +106,6 @@ MACHINE_DEVICE void add_release_gpu(std::uint32_t* address, std::uint32_t value)
 MACHINE_DEVICE void add_relaxed_gpu(std::uint32_t* address, std::uint32_t value) {
   emulated::add_seen(address, value);
 }
-MACHINE_DEVICE void fence_acq_rel_gpu() {}
 MACHINE_DEVICE void add_relaxed_gpu(std::uint64_t* address, std::uint64_t value) {
   emulated::add_seen(address, value);
 }

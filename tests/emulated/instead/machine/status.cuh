@@ -15,7 +15,6 @@ MACHINE_DEVICE void report(std::uint32_t* status, std::uint32_t value) {
   emulated::give_up_order();
   emulated::store_seen(status, value);
 }
-MACHINE_DEVICE bool is_given_up(const std::uint32_t* status) { return load_relaxed_gpu(status) != 0; }
 
 MACHINE_DEVICE std::uint64_t report_least(std::uint64_t* word, std::uint64_t value) {
   return *word = std::min(*word, value);

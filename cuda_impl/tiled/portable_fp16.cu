@@ -1,9 +1,0 @@
-#include "tiled/portable_instances.cuh"
-
-namespace headroom::tiled {
-
-std::optional<Kernel> find_portable_kernel_fp16(const Tiling& tiling) {
-  return find_portable_kernel<PortableFp16>(tiling);
-}
-
-}  // namespace headroom::tiled
