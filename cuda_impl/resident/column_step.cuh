@@ -29,29 +29,32 @@
 //              of h(L), whose gradient everybody makes, everybody's. These travel beside h(L), and are counted by its barrier.
 //   clusters:  four, with slots eight of 8 members, if there are more inputs than one has room for: they divide the inputs, and each does
 //              all the rest alike. Their parts of the first layer's sums go through the L2 (slice_cluster_sum.cuh).
-//   barriers:  of all thirteen warps, in a step: 1. the first layer is updated, 2. its gradient is complete
+//   ranks:     GPUs that train together, each with its own rows of a batch (column_peers.cuh). The chain also sends peers what it makes,
+//              and updates sum over peers' rows besides. A step of theirs ends with a wait for peers' d(1). W(2) is updated before it;
+//              W(3), and then W(L+1), behind barrier 1, when peers' part has long been there. Four warps have the biases.
+//   barriers:  of all warps that have work, in a step: 1. the first layer is updated, 2. its gradient is complete
 //   between warps (mbarriers):
 //              taken(l)  by the chain: d(l) is there, weights W(l) as columns are in registers; l = L: what the loss leaves is there
 //              read(l)   by the eight: d(l) is in registers
-//              last      by the eight, with one or two hidden layers: 1. h(L) is in registers, 2. W(L+1) is updated
+//              last      by the eight, with one or two hidden layers or ranks: 1. h(L) is in registers, 2. W(L+1) is updated
 //
 // What protects what is written again. A warp of the chain publishes a group's tiles only after it has taken those before from everybody,
 // and only warps of that group write them:
 //   h(l), l < L    two buffers in turn: who writes h(l + 2) has taken an h(l + 1) published behind the taking of h(l); h(1) of the next
 //                  step is written behind the end of this one, when everybody has taken all.
 //   h(L)           read by the eight, too: before barrier 1 of the next step (with one or two hidden layers: before `last`, which the
-//                  chain awaits before it publishes h(1)). Its writers have taken an h(L - 1) published behind that. With one hidden layer
+//                  chain awaits before it publishes h(1), with ranks and three or more h(L - 1)). Its writers have taken an h(L - 1) published behind that. With one hidden layer
 //                  there is none: two buffers, whose writers have taken the h(1) of the step between.
 //                  d(L) and what follows it in its buffer lie in that of h(2) with two halves and three hidden layers or more: the chain
 //                  has taken what was there; and who writes the next h(2) has taken an h(1) of this member, published behind
 //                  barrier 1, for l = 2 behind the wait for read(2), too.
 //   d(l)           three buffers in turn, from d(L), which each member makes for itself, to d(2). d(l - 3) is written by who has taken
 //                  a d(l - 2) published behind the wait for read(l). In the next step d(L) and what follows are written by who has taken
-//                  an h(L) published behind the wait for read(2); that of the others was before barrier 1.
+//                  an h(L) published behind the wait for read(2), of ranks read(3); that of the others was before barrier 1.
 //   rows of W(l)   are handed on behind d(l) (l = L: behind the taking of h(L)), which everybody published after h(l), for which it had
-//                  read them. Of l = 2 one step later.
+//                  read them. Of l = 2 one step later, of ranks those of l = 3.
 //   columns of W(l)  behind taken(l). The member's own activations and all that the loss leaves: behind barrier 1; of h(1) two buffers,
-//                  since W(2) is updated behind it.
+//                  since W(2) is updated behind it. h(2) of ranks: behind read(3). Of ranks the columns of W(3) are updated before `last`.
 #pragma once
 
 #include <type_traits>
@@ -166,7 +169,6 @@ class ColumnStep {
                                          : kMembers == 16 ? 200
                                                           : 168,
                        kServingRegisters = kRanks == 1 ? 32 : 40;
-  // Ranks have a row group more than the members of one have, in the other GPUs' memory.
   static_assert(kRanks == 1 || kHalves == 1);
   static constexpr int kGroupTiles = Places::kTiles / kGroups, kMemberTile = kGroupTiles / kMembers,
                        kBlock = kMemberTile / 2, kHalfTiles = kColumnGroups * kGroupTiles,
@@ -181,6 +183,8 @@ class ColumnStep {
   static constexpr bool kLastIsLate = kHidden <= 2 || kRanks > 1;
   // So is W(2), whose rows the next step needs at once. Ranks update it before: they have time until their peers' d(1) is there.
   static constexpr bool kSecondIsLate = kRanks == 1;
+  // And W(3) of ranks: its wait for peers would stand before that for d(2).
+  static constexpr bool kThirdIsLate = kRanks > 1 && kHidden >= 3;
   static constexpr int kSlotCount = kShape.slots, kSharedSlotMatrices = kShape.shared_slot_matrices(),
                        kSlotsOfMatrix = kSlotCount * kShape.matrix_values();
   static constexpr bool kFirstSlotsAreShared = kShape.first_slots_are_shared();
@@ -360,7 +364,8 @@ class ColumnStep {
   MACHINE_DEVICE void update(const Arguments& a) {
     registers_increase<kUpdatingRegisters>();
 #pragma unroll
-    for (int layer = kSecondIsLate ? 3 : 2; layer <= kHidden; ++layer) hand_on(a, layer);
+    for (int layer = kSecondIsLate ? 3 : 2; layer <= kHidden; ++layer)
+      if (layer != 3 || !kThirdIsLate) hand_on(a, layer);
 #pragma unroll 1
     for (int step = 0; step < a.steps; ++step) {
       begin_step(step);
@@ -396,6 +401,12 @@ class ColumnStep {
     const bool updates = (kSlotCount == 0 && kRanks == 1) || has_step_before;
     const Factors factors = factors_of_step(a, true);
     if constexpr (kLastIsLate) {
+      if constexpr (kThirdIsLate) {
+        const Operands third = load_operands(gradient_tiles(3), load_own(own_hidden(2)));
+        if (kGoesOn) barrier_arrive(read_barrier(3));
+        if (updates) update_matrix<1, true>(a, factors, third);
+        if (kGoesOn) hand_on(a, 3);
+      }
       const Operands last = load_operands(hidden_tiles(kHidden, true), load_own(dlogits()));
       if (kGoesOn) barrier_arrive(last_barrier(kLastRead));
       if constexpr (kHidden == 2 && kSecondIsLate) update_second<kGoesOn>(a, factors, updates);
@@ -416,11 +427,13 @@ class ColumnStep {
   template <int kLayer>
   MACHINE_DEVICE void update_between(const Arguments& a, const Factors& factors, bool goes_on) {
     if constexpr (kLayer >= (kSecondIsLate ? 3 : 2)) {
-      if constexpr (kLayer < kHidden) await_own(taken_barrier(kLayer), parity_);
-      const Operands operands = load_operands(gradient_tiles(kLayer), load_own(own_hidden(kLayer - 1)));
-      barrier_arrive(read_barrier(kLayer));
-      update_matrix<kLayer - 2>(a, factors, operands);
-      if (goes_on) hand_on(a, kLayer);
+      if constexpr (kLayer != 3 || !kThirdIsLate) {
+        if constexpr (kLayer < kHidden) await_own(taken_barrier(kLayer), parity_);
+        const Operands operands = load_operands(gradient_tiles(kLayer), load_own(own_hidden(kLayer - 1)));
+        barrier_arrive(read_barrier(kLayer));
+        update_matrix<kLayer - 2>(a, factors, operands);
+        if (goes_on) hand_on(a, kLayer);
+      }
       update_between<kLayer - 1>(a, factors, goes_on);
     }
   }
@@ -1084,7 +1097,7 @@ class ColumnStep {
         hidden[half] = activated(sum[half]);
         kept[half] = kept_of(sum[half], hidden[half]);
       }
-      if constexpr (kLastIsLate) await_own(last_barrier(kLastRead), parity_);
+      if constexpr (kLastIsLate && !kThirdIsLate) await_own(last_barrier(kLastRead), parity_);
       if constexpr (kSecondIsInH2) await_own(read_barrier(2), parity_);
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
@@ -1105,9 +1118,11 @@ class ColumnStep {
           take(a, hidden_exchange(layer - 1), hidden_tiles(layer - 1), half, columns);
           multiply(sum[0], product, columns, bias);
           const Two made = activated(sum[0]), left = kept_of(sum[0], made);
+          if (kThirdIsLate && layer == kHidden - 1) await_own(last_barrier(kLastRead), parity_);
           publish(a, lane, hidden_exchange(layer), hidden_tiles(layer), half, made);
           if (kKeepsSums && layer == kHidden)
             publish(a, lane, hidden_exchange(layer), last_sums(), half, left);
+          if (kThirdIsLate && layer == 2) await_own(read_barrier(3), parity_);
           if (layer < kHidden) keep_own(layer, half, made, left);
           send_hidden(a, layer, made);
           expect_next(hidden_exchange(layer - 1), half);
