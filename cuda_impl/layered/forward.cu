@@ -1,6 +1,6 @@
 // Forward product of one layer with bias and activation in its last instructions: y = activated(x * W^T + b).
 //
-// A block owns 32 x 64, 32 x 128 or 128 x 128 elements of y (rows are samples, columns are outputs); product.cuh says
+// A block owns 32 x 64, 32 x 128, 128 x 64 or 128 x 128 elements of y (rows are samples, columns are outputs); product.cuh says
 // how it walks along the inputs, and how several blocks share a walk.
 //   in:    x [batch, in] and W [out, in], both with the inner index contiguous; bias [out] fp32
 //   out:   y [batch, out] rounded for the next layer, or fp32 logits without activation for the last one; the sums

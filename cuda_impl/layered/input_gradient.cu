@@ -1,6 +1,6 @@
 // Gradient of a layer's inputs: dx = (d * W) times the slope of the activation below, rounded for the layer below.
 //
-// A block owns 32 x 64, 32 x 128 or 128 x 128 elements of dx (rows are samples, columns are the layer's inputs) and
+// A block owns 32 x 64, 32 x 128, 128 x 64 or 128 x 128 elements of dx (rows are samples, columns are the layer's inputs) and
 // walks down the rows of W; product.cuh says how, and how several blocks share a walk.
 //   in:    d [batch, out] with the inner index contiguous, W [out, in] with the outer one; what the slope is taken
 //          from [batch, in]: the layer's stored inputs, or the sums that they were made of

@@ -2,12 +2,15 @@
 //
 // A slab of a factor lies in shared memory turned: all values of an inner index side by side, a line of them, however the
 // matrix is stored. So a thread reads what it needs of an inner index with few 16-byte loads, at places that are constants
-// beside one register a factor, and the four values of a load have registers of both banks: a plain layout, whose
-// loads run along the inner index, reaches three quarters of this one's rate.
+// beside one register a factor.
+// What surprises: sums leave their registers with neighbours swapped. A multiply-add reads two registers, a value of B and a
+// sum (the value of A is at hand from the one before), and both in one cycle only from different banks, which are even and
+// odd registers. Vectors that are loaded and stored have their first value in an even register. So sums are stored as vectors
+// whose first value is the second one's sum.
 //   A and B as they are stored: with the outer index contiguous, asynchronous copies put the slab there as it is. With the
 //            inner one contiguous it passes registers, four inner indices of a row at a time.
-//   on chip: two slabs of 16 inner indices of A and B; 8 x 8 sums a thread in registers, and two sets of pieces of A and B:
-//            those of the next inner index are read while the ones at hand are multiplied
+//   on chip: two slabs of 16 inner indices of A and B; 8 x 8 or 8 x 16 sums a thread in registers, and two sets of pieces of
+//            A and B: those of the next inner index are read while the ones at hand are multiplied
 //   waits:   one barrier a slab, before its last inner index: all have put their share of the next slab, and nobody reads
 //            the slab at hand any more
 #pragma once

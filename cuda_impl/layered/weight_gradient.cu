@@ -1,6 +1,6 @@
 // Gradients of a layer's weights and biases: dW = d^T * x and db = column sums of d, over the batch.
 //
-// A block owns 32 x 64 or 128 x 128 elements of dW (rows are outputs, columns are inputs) and walks along
+// A block owns 32 x 64, 128 x 64 or 128 x 128 elements of dW (rows are outputs, columns are inputs) and walks along
 // the samples of its part of the batch; the blocks of the first column also add up db from the slabs of d
 // that they stage anyway.
 //   in:    d [batch, out] and x [batch, in], both with the outer index contiguous
