@@ -67,6 +67,7 @@ struct Worker {
   Waiter waiter;
   int timed = -1;  // the task at hand, if this thread keeps its times
 
+  // Kept: the compiler would make both anew, from special registers, wherever they are asked for.
   const std::uint32_t thread_of_block;
   const std::uint32_t begin;  // address of the shared memory
   std::uint32_t turn;

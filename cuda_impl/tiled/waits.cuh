@@ -18,8 +18,8 @@ struct Waiter {
   int step = 0, order = 0;
 };
 
-/// Of a wait that has gone on: whether it is too long. `begin` and the bound are in kTick nanoseconds; gives what `begin` is from now on.
-/// A place of its own, since it stands in the way of everything that waits, and hardly anything ever waits so long.
+/// Of a wait that has gone on: ends the launch if it is too long. `begin`, 0 at first, and `longest` are in kTick nanoseconds; gives what `begin` is
+/// from now on. A place of its own, since everybody who waits would jump over it, and hardly anybody waits so long.
 inline constexpr int kTick = 1 << 16;
 MACHINE_DEVICE_CALLED std::uint32_t look_at_clock(std::uint32_t begin, std::uint32_t longest,
                                                   std::uint64_t* least_report, std::uint64_t* host_report,
