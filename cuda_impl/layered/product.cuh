@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "device/check.h"
 #include "layered/formats.h"
@@ -285,18 +286,11 @@ struct KnownActivation {
 template <class Tile, class Launch>
 void with_activation(Activation activation, Launch&& launch) {
   if constexpr (Tile::kTurned) {
-    switch (activation) {
-      case Activation::kTanh:
-        return launch(KnownActivation<Activation::kTanh>{});
-      case Activation::kSilu:
-        return launch(KnownActivation<Activation::kSilu>{});
-      case Activation::kGelu:
-        return launch(KnownActivation<Activation::kGelu>{});
-      case Activation::kElu:
-        return launch(KnownActivation<Activation::kElu>{});
-      case Activation::kRelu:
-        return launch(KnownActivation<Activation::kRelu>{});
-    }
+    [&]<std::size_t... kIndices>(std::index_sequence<kIndices...>) {
+      (void)((activation == kAllActivations[kIndices] &&
+              (launch(KnownActivation<kAllActivations[kIndices]>{}), true)) ||
+             ...);
+    }(std::make_index_sequence<kAllActivations.size()>{});
   } else {
     launch(AnyActivation{activation});
   }

@@ -144,7 +144,8 @@ TEST(Messages, OnlyAWorkloadOfSeveralDevicesNamesThem) {
 }
 
 TEST(Messages, HelloSaysOnHowManyDevicesABackendTrainsAndWhichThereAre) {
-  WorkerHello hello{"cuda", {}, std::nullopt, {{.name = "one"}, {.name = "eight", .max_devices = 8, .min_devices = 2}}};
+  WorkerHello hello{
+      "cuda", {}, std::nullopt, {{.name = "one"}, {.name = "eight", .max_devices = 8, .min_devices = 2}}};
   hello.devices = {{"made-up GPU", "", "", 1, 132, 9, 0, 1, 1}};
   const auto read = std::get<WorkerHello>(read_answer<WorkerHello>(write_answer(1, hello), 1));
   EXPECT_EQ(read.backends.at(0).max_devices, 1);
