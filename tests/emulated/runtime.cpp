@@ -206,7 +206,10 @@ cudaError_t launch_thread(const cudaLaunchConfig_t& config, std::function<void()
 }
 
 cudaError_t launch_host(std::function<void()> work) {
-  if (captured == nullptr) return work(), cudaSuccess;
+  if (captured == nullptr) {
+    if (const cudaError_t code = run_put_off_here(); code != cudaSuccess) return code;
+    return work(), cudaSuccess;
+  }
   captured->push_back({.shape = {.blocks = 0}, .thread = std::move(work)});
   return cudaSuccess;
 }
@@ -295,11 +298,17 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   std::memset(*pointer, 0xff, bytes);  // floating-point values are NaN
   return cudaSuccess;
 }
-cudaError_t cudaFree(void* pointer) { return std::free(pointer), cudaSuccess; }
+cudaError_t cudaFree(void* pointer) {
+  const cudaError_t code = emulated::run_put_off();  // of what may still use it
+  return std::free(pointer), code;
+}
 cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
   return *pointer = std::malloc(bytes), *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
-cudaError_t cudaFreeHost(void* pointer) { return std::free(pointer), cudaSuccess; }
+cudaError_t cudaFreeHost(void* pointer) {
+  const cudaError_t code = emulated::run_put_off();
+  return std::free(pointer), code;
+}
 cudaError_t cudaMemset(void* pointer, int byte, size_t bytes) {
   if (emulated::outside_of_captures() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   if (const cudaError_t code = emulated::run_put_off_here(); code != cudaSuccess) return code;
@@ -365,6 +374,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return delete reinterpret_cast<emulated::Launches*>(executable), cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t) {
+  if (const cudaError_t code = emulated::run_put_off_here(); code != cudaSuccess) return code;
   return emulated::run_all(*reinterpret_cast<const emulated::Launches*>(executable));
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
