@@ -81,11 +81,12 @@ void launch(Matrix<const typename Format::Value> inputs, const StepState* state,
                  bias, hidden, logits, pitch, split, other...);
 }
 
-template <class Format, class Other = NoOther>
+/// The activation is that of `hidden`; logits have none.
+template <class Format>
 void forward(Matrix<const typename Format::Value> inputs, const StepState* state,
-             Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
-             float* logits, std::int64_t batch, std::int64_t out, std::int64_t pitch, const SplitSums& split,
-             Stream& stream, Other other = {}) {
+             Matrix<const typename Format::Value> weights, const float* bias, Activation activation,
+             typename Format::Value* hidden, typename Format::Value* sums, float* logits, std::int64_t batch,
+             std::int64_t out, std::int64_t pitch, const SplitSums& split, Stream& stream) {
   require_equal("forward: inputs of the layer against columns of the weights", inputs.columns,
                 weights.columns);
   require_equal("forward: outputs of the layer against rows of the weights", out, weights.rows);
@@ -93,16 +94,10 @@ void forward(Matrix<const typename Format::Value> inputs, const StepState* state
                 "forward: rows of the inputs", inputs.rows, batch);
   const auto with_tile = [&](auto tile, int parts) {
     using Tile = decltype(tile);
-    const auto with_other = [&](auto... known) {
+    with_activation<Tile>(activation, [&](auto... other) {
       launch<Format, Tile>(inputs, state, weights, bias, hidden, logits, batch, pitch, parts, split, stream,
-                           known...);
-    };
-    if constexpr (std::is_same_v<Other, NoOther>)
-      with_other();
-    else
-      with_activation<Tile>(other.activation.value, [&](auto which) {
-        with_other(OtherActivation<Format, decltype(which)>{which, other.sums});
-      });
+                           OtherActivation<Format, decltype(other)>{other, sums}...);
+    });
   };
   with_product_tile<Format, Forward, typename Tiles<Format>::LargeForward>(batch, out, weights.columns,
                                                                            with_tile);
@@ -118,38 +113,27 @@ std::int64_t split_sum_values() {
 
 template <class Format>
 void forward_hidden(Matrix<const typename Format::Value> inputs, const StepState* state,
-                    Matrix<const typename Format::Value> weights, const float* bias,
-                    Matrix<typename Format::Value> hidden, const SplitSums& split, Stream& stream) {
-  forward<Format>(inputs, state, weights, bias, hidden.data, nullptr, hidden.rows, hidden.columns,
-                  hidden.pitch, split, stream);
-}
-
-template <class Format>
-void forward_activated(Matrix<const typename Format::Value> inputs, const StepState* state,
-                       Matrix<const typename Format::Value> weights, const float* bias, Activation activation,
-                       Matrix<typename Format::Value> hidden, typename Format::Value* sums,
-                       const SplitSums& split, Stream& stream) {
-  forward<Format>(inputs, state, weights, bias, hidden.data, nullptr, hidden.rows, hidden.columns,
-                  hidden.pitch, split, stream, OtherActivation<Format, AnyActivation>{{activation}, sums});
+                    Matrix<const typename Format::Value> weights, const float* bias, Activation activation,
+                    Matrix<typename Format::Value> hidden, typename Format::Value* sums,
+                    const SplitSums& split, Stream& stream) {
+  forward<Format>(inputs, state, weights, bias, activation, hidden.data, sums, nullptr, hidden.rows,
+                  hidden.columns, hidden.pitch, split, stream);
 }
 
 template <class Format>
 void forward_logits(Matrix<const typename Format::Value> inputs, const StepState* state,
                     Matrix<const typename Format::Value> weights, const float* bias, Matrix<float> logits,
                     const SplitSums& split, Stream& stream) {
-  forward<Format>(inputs, state, weights, bias, nullptr, logits.data, logits.rows, logits.columns,
-                  logits.pitch, split, stream);
+  forward<Format>(inputs, state, weights, bias, Activation::kRelu, nullptr, nullptr, logits.data, logits.rows,
+                  logits.columns, logits.pitch, split, stream);
 }
 
-#define HEADROOM_INSTANTIATE(Format)                                                                         \
-  template void forward_hidden<Format>(Matrix<const Format::Value>, const StepState*,                        \
-                                       Matrix<const Format::Value>, const float*, Matrix<Format::Value>,     \
-                                       const SplitSums&, Stream&);                                           \
-  template void forward_activated<Format>(Matrix<const Format::Value>, const StepState*,                     \
-                                          Matrix<const Format::Value>, const float*, Activation,             \
-                                          Matrix<Format::Value>, Format::Value*, const SplitSums&, Stream&); \
-  template void forward_logits<Format>(Matrix<const Format::Value>, const StepState*,                        \
-                                       Matrix<const Format::Value>, const float*, Matrix<float>,             \
+#define HEADROOM_INSTANTIATE(Format)                                                                      \
+  template void forward_hidden<Format>(Matrix<const Format::Value>, const StepState*,                     \
+                                       Matrix<const Format::Value>, const float*, Activation,             \
+                                       Matrix<Format::Value>, Format::Value*, const SplitSums&, Stream&); \
+  template void forward_logits<Format>(Matrix<const Format::Value>, const StepState*,                     \
+                                       Matrix<const Format::Value>, const float*, Matrix<float>,          \
                                        const SplitSums&, Stream&);
 HEADROOM_INSTANTIATE(Fp32)
 HEADROOM_INSTANTIATE(Tf32)

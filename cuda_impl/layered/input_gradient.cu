@@ -81,10 +81,13 @@ void launch(Matrix<const typename Format::Value> gradient, Matrix<const typename
                  kept.data, input_gradient.data, input_gradient.pitch, split, other...);
 }
 
-template <class Format, class Other = NoOther>
-void with_slopes(Matrix<const typename Format::Value> gradient, Matrix<const typename Format::Value> weights,
-                 Matrix<const typename Format::Value> kept, Matrix<typename Format::Value> input_gradient,
-                 const SplitSums& split, Stream& stream, Other other = {}) {
+}  // namespace
+
+template <class Format>
+void input_gradient(Matrix<const typename Format::Value> gradient,
+                    Matrix<const typename Format::Value> weights, Activation activation,
+                    Matrix<const typename Format::Value> kept, Matrix<typename Format::Value> input_gradient,
+                    const SplitSums& split, Stream& stream) {
   require_equal("input gradient: columns of the gradient against rows of the weights", gradient.columns,
                 weights.rows);
   require_equal("input gradient: columns of the hidden activations against those of the weights",
@@ -96,43 +99,17 @@ void with_slopes(Matrix<const typename Format::Value> gradient, Matrix<const typ
   with_product_tile<Format, Backward, typename Tiles<Format>::Large>(
       gradient.rows, weights.columns, weights.rows, [&](auto tile, int parts) {
         using Tile = decltype(tile);
-        const auto with_other = [&](auto... known) {
-          launch<Format, Tile>(gradient, weights, kept, input_gradient, parts, split, stream, known...);
-        };
-        if constexpr (std::is_same_v<Other, NoOther>)
-          with_other();
-        else
-          with_activation<Tile>(other.activation.value,
-                                [&](auto which) { with_other(OtherActivation<decltype(which)>{which}); });
+        with_activation<Tile>(activation, [&](auto... other) {
+          launch<Format, Tile>(gradient, weights, kept, input_gradient, parts, split, stream,
+                               OtherActivation<decltype(other)>{other}...);
+        });
       });
 }
 
-}  // namespace
-
-template <class Format>
-void input_gradient(Matrix<const typename Format::Value> gradient,
-                    Matrix<const typename Format::Value> weights, Matrix<const typename Format::Value> hidden,
-                    Matrix<typename Format::Value> input_gradient, const SplitSums& split, Stream& stream) {
-  with_slopes<Format>(gradient, weights, hidden, input_gradient, split, stream);
-}
-
-template <class Format>
-void activated_input_gradient(Matrix<const typename Format::Value> gradient,
-                              Matrix<const typename Format::Value> weights, Activation activation,
-                              Matrix<const typename Format::Value> kept,
-                              Matrix<typename Format::Value> input_gradient, const SplitSums& split,
-                              Stream& stream) {
-  with_slopes<Format>(gradient, weights, kept, input_gradient, split, stream,
-                      OtherActivation<AnyActivation>{{activation}});
-}
-
 #define HEADROOM_INSTANTIATE(Format)                                                                         \
-  template void input_gradient<Format>(Matrix<const Format::Value>, Matrix<const Format::Value>,             \
+  template void input_gradient<Format>(Matrix<const Format::Value>, Matrix<const Format::Value>, Activation, \
                                        Matrix<const Format::Value>, Matrix<Format::Value>, const SplitSums&, \
-                                       Stream&);                                                             \
-  template void activated_input_gradient<Format>(Matrix<const Format::Value>, Matrix<const Format::Value>,   \
-                                                 Activation, Matrix<const Format::Value>,                    \
-                                                 Matrix<Format::Value>, const SplitSums&, Stream&);
+                                       Stream&);
 HEADROOM_INSTANTIATE(Fp32)
 HEADROOM_INSTANTIATE(Tf32)
 HEADROOM_INSTANTIATE(Fp16)

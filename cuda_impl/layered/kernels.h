@@ -23,21 +23,15 @@ struct SplitSums {
 std::int64_t split_sum_values();  ///< for the current device
 std::int64_t split_sum_tiles();
 
-/// hidden = relu(inputs * weights^T + bias), rounded to Format::Value. inputs [batch, in], or with `state`
+/// hidden = activated(inputs * weights^T + bias), rounded to Format::Value. inputs [batch, in], or with `state`
 /// [batches * batch, in] of which batch state->batch is read; weights [out, in]; bias [padded(out)] fp32;
-/// hidden [batch, out].
+/// hidden [batch, out]. `sums` [batch, out], of hidden's pitch, gets what the activation is applied to, rounded likewise;
+/// null where the slope is taken from the output (core/training_rules.h, slope_is_of_output()).
 template <class Format>
 void forward_hidden(Matrix<const typename Format::Value> inputs, const StepState* state,
-                    Matrix<const typename Format::Value> weights, const float* bias,
-                    Matrix<typename Format::Value> hidden, const SplitSums& split, Stream& stream);
-
-/// The same with any activation. `sums` [batch, out], of hidden's pitch, gets what it is applied to, rounded to
-/// Format::Value; null where the slope is taken from the output (core/training_rules.h, slope_is_of_output()).
-template <class Format>
-void forward_activated(Matrix<const typename Format::Value> inputs, const StepState* state,
-                       Matrix<const typename Format::Value> weights, const float* bias, Activation activation,
-                       Matrix<typename Format::Value> hidden, typename Format::Value* sums,
-                       const SplitSums& split, Stream& stream);
+                    Matrix<const typename Format::Value> weights, const float* bias, Activation activation,
+                    Matrix<typename Format::Value> hidden, typename Format::Value* sums,
+                    const SplitSums& split, Stream& stream);
 
 /// logits = inputs * weights^T + bias in fp32; shapes as above, logits [batch, out].
 template <class Format>
@@ -61,22 +55,14 @@ void loss_of_targets(Loss loss, Matrix<const float> outputs, const float* target
                      float gradient_scale, Matrix<typename Format::Value> gradient, float* row_losses,
                      Stream& stream);
 
-/// input_gradient = (gradient * weights) where hidden > 0, else 0, rounded to Format::Value.
-/// gradient [batch, out]; weights [out, in]; hidden [batch, in], the layer's stored inputs;
-/// input_gradient [batch, in].
+/// input_gradient = (gradient * weights) times the slope of `activation`, rounded to Format::Value. gradient [batch, out];
+/// weights [out, in]; kept [batch, in], what forward_hidden() left for the layer below: its sums, or its outputs where it
+/// left none; input_gradient [batch, in].
 template <class Format>
 void input_gradient(Matrix<const typename Format::Value> gradient,
-                    Matrix<const typename Format::Value> weights, Matrix<const typename Format::Value> hidden,
-                    Matrix<typename Format::Value> input_gradient, const SplitSums& split, Stream& stream);
-
-/// input_gradient = (gradient * weights) times the slope of `activation`, rounded. kept [batch, in] is what
-/// forward_activated() left for the layer below: its sums, or its outputs where it left none; the rest as above.
-template <class Format>
-void activated_input_gradient(Matrix<const typename Format::Value> gradient,
-                              Matrix<const typename Format::Value> weights, Activation activation,
-                              Matrix<const typename Format::Value> kept,
-                              Matrix<typename Format::Value> input_gradient, const SplitSums& split,
-                              Stream& stream);
+                    Matrix<const typename Format::Value> weights, Activation activation,
+                    Matrix<const typename Format::Value> kept, Matrix<typename Format::Value> input_gradient,
+                    const SplitSums& split, Stream& stream);
 
 /// How many partial sums weight_gradient() makes for this layer; over 1 only where the layer alone would
 /// leave multiprocessors idle.

@@ -54,15 +54,8 @@ template <class Format, class Tile_, Storage kStorageA, Storage kStorageB>
 struct Product {
   using Value = typename Format::Value;
   using T = Tile_;
-  template <bool kTurned, class = void>
-  struct WalkOf {
-    using Type = RingWalk<Format, T, kStorageA, kStorageB>;
-  };
-  template <class Unused>
-  struct WalkOf<true, Unused> {
-    using Type = TurnedWalk<T, kStorageA, kStorageB>;
-  };
-  using Walk = typename WalkOf<T::kTurned>::Type;
+  using Walk = std::conditional_t<T::kTurned, TurnedWalk<T, kStorageA, kStorageB>,
+                                  RingWalk<Format, T, kStorageA, kStorageB>>;
   using TileA = typename Walk::TileA;
   static constexpr bool kTensorCores = Format::kTensorCores;
   static constexpr int kInner = Walk::kInner;
@@ -272,9 +265,8 @@ void with_product_tile(std::int64_t rows, std::int64_t columns, std::int64_t inn
   with_parts(typename Some::Narrow{});
 }
 
-/// ReLU, which kernels have built in; an activation that a kernel is told, and one that it is compiled for. Turned tiles end in loops that are unrolled, and
+/// An activation that a kernel is told, and one that it is compiled for. Turned tiles end in loops that are unrolled, and
 /// the code of four activations in each of their turns is more than a multiprocessor's cache of instructions holds.
-struct NoOther {};
 struct AnyActivation {
   Activation value;
 };
@@ -282,14 +274,17 @@ template <Activation kValue>
 struct KnownActivation {
   static constexpr Activation value = kValue;
 };
-/// Calls launch(activation) with the one that kernels of Tile take. Not for ReLU, which they have built in.
+/// Calls launch(activation) with the one that kernels of Tile take: launch() for ReLU, which they have built in.
 template <class Tile, class Launch>
 void with_activation(Activation activation, Launch&& launch) {
+  if (activation == Activation::kRelu) return launch();
   if constexpr (Tile::kTurned) {
+    const auto launch_if = [&]<Activation kKnown>(KnownActivation<kKnown> known) {
+      if constexpr (kKnown != Activation::kRelu)
+        if (kKnown == activation) launch(known);
+    };
     [&]<std::size_t... kIndices>(std::index_sequence<kIndices...>) {
-      (void)((activation == kAllActivations[kIndices] &&
-              (launch(KnownActivation<kAllActivations[kIndices]>{}), true)) ||
-             ...);
+      (launch_if(KnownActivation<kAllActivations[kIndices]>{}), ...);
     }(std::make_index_sequence<kAllActivations.size()>{});
   } else {
     launch(AnyActivation{activation});

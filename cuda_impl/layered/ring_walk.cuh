@@ -6,6 +6,8 @@
 //            done with the slab before it, whose place the next copy takes.
 #pragma once
 
+#include <type_traits>
+
 #include "layered/staging.cuh"
 #include "layered/warp_fma.cuh"
 #include "layered/warp_tensor.cuh"
@@ -34,15 +36,10 @@ struct RingWalk {
   using TileB = StagedTile<Value, kStorageB, T::kColumns, kInner>;
   static constexpr int kWarpRows = T::kRows / T::kWarpsDown;
   static constexpr int kWarpColumns = T::kColumns / T::kWarpsAcross;
-  template <bool kTensor, class = void>
-  struct Choose {
-    using Warp = WarpFma<kStorageA, kStorageB, TileA, TileB, kWarpRows, kWarpColumns>;
-  };
-  template <class Unused>
-  struct Choose<true, Unused> {
-    using Warp = WarpTensor<Format, kStorageA, kStorageB, TileA, TileB, kWarpRows, kWarpColumns>;
-  };
-  using Warp = typename Choose<Format::kTensorCores>::Warp;
+  using Warp =
+      std::conditional_t<Format::kTensorCores,
+                         WarpTensor<Format, kStorageA, kStorageB, TileA, TileB, kWarpRows, kWarpColumns>,
+                         WarpFma<kStorageA, kStorageB, TileA, TileB, kWarpRows, kWarpColumns>>;
 
   static constexpr int kQuadsAtOnce = 1;        ///< of a thread, when it ends the tile
   static constexpr int kSums = T::kWarpsInner;  ///< tiles of sums that run() leaves

@@ -454,25 +454,18 @@ class LayeredTrainer : public GraphTrainer {
     if constexpr (kCopiesWeights)
       if (wide_forwards_[layer]) return wide_forwards_[layer]->queue(stream_, layer > 0);
     const Matrix<Value> hidden = matrix(hidden_[layer].data(), batch_, layers_[layer].out);
-    if (activation_ == Activation::kRelu)
-      forward_hidden<Format>(layer_inputs(layer), batch_of(layer), weights(layer), bias(layer), hidden,
-                             split(), stream_);
-    else
-      forward_activated<Format>(layer_inputs(layer), batch_of(layer), weights(layer), bias(layer),
-                                activation_, hidden, hidden_sums_[layer].data(), split(), stream_);
+    forward_hidden<Format>(layer_inputs(layer), batch_of(layer), weights(layer), bias(layer), activation_,
+                           hidden, hidden_sums_[layer].data(), split(), stream_);
   }
   void queue_input_gradient(std::size_t layer) {
     if constexpr (kCopiesWeights)
       if (wide_input_gradients_[layer]) return wide_input_gradients_[layer]->queue(stream_);
     const Matrix<const Value> gradient = readable(output_gradient(layer));
-    if (activation_ == Activation::kRelu)
-      return input_gradient<Format>(gradient, weights(layer), layer_inputs(layer), output_gradient(layer - 1),
-                                    split(), stream_);
     const DeviceBuffer<Value>& kept =
         (rules::slope_is_of_output(activation_) ? hidden_ : hidden_sums_)[layer - 1];
-    activated_input_gradient<Format>(gradient, weights(layer), activation_,
-                                     matrix(kept.data(), batch_, layers_[layer].in),
-                                     output_gradient(layer - 1), split(), stream_);
+    input_gradient<Format>(gradient, weights(layer), activation_,
+                           matrix(kept.data(), batch_, layers_[layer].in), output_gradient(layer - 1),
+                           split(), stream_);
   }
   /// Weight gradient of a layer whose product is a wide one, and the rest of its update.
   void queue_wide_product(std::size_t layer) {

@@ -110,8 +110,8 @@ class LayeredKernels : public testing::Test {
     forward_logits<Format>(x.readable(), state.data(), w.readable(), bias.buffer.data(), logits.view(),
                            split(), stream_);
     const auto first_rows = matrix<const Value>(x.buffer.data(), shape.batch, shape.in);
-    forward_hidden<Format>(first_rows, nullptr, w.readable(), bias.buffer.data(), hidden.view(), split(),
-                           stream_);
+    forward_hidden<Format>(first_rows, nullptr, w.readable(), bias.buffer.data(), Activation::kRelu,
+                           hidden.view(), nullptr, split(), stream_);
     stream_.synchronize();
     expect_close(logits.found(), forward(x, w, bias, 2 * shape.batch, shape.batch), kBoundOfSum, shape);
     std::vector<double> expected = forward(x, w, bias, 0, shape.batch);
@@ -125,7 +125,8 @@ class LayeredKernels : public testing::Test {
     d.template fill_random<Format>(random_, 1);
     w.template fill_random<Format>(random_, 1 / std::sqrt(static_cast<double>(shape.out)));
     hidden.template fill_random<Format>(random_, 1);  // negative values: masked as zeros are
-    input_gradient<Format>(d.readable(), w.readable(), hidden.readable(), result.view(), split(), stream_);
+    input_gradient<Format>(d.readable(), w.readable(), Activation::kRelu, hidden.readable(), result.view(),
+                           split(), stream_);
     stream_.synchronize();
     const std::vector<double> gradient = rounded_for_product(d.values),
                               weights = rounded_for_product(w.values);
@@ -347,12 +348,12 @@ TYPED_TEST(LayeredKernels, SmallActivationsAndSlopesAreThoseOfDouble) {
   };
   for (const Activation activation : kAllActivations) {
     const bool of_output = rules::slope_is_of_output(activation);
-    forward_activated<TypeParam>(x.readable(), nullptr, one.readable(), bias.buffer.data(), activation,
-                                 hidden.view(), of_output ? nullptr : sums.buffer.data(), this->split(),
-                                 this->stream_);
-    activated_input_gradient<TypeParam>(ones.readable(), one.readable(), activation,
-                                        of_output ? hidden.readable() : sums.readable(), slopes.view(),
-                                        this->split(), this->stream_);
+    forward_hidden<TypeParam>(x.readable(), nullptr, one.readable(), bias.buffer.data(), activation,
+                              hidden.view(), of_output ? nullptr : sums.buffer.data(), this->split(),
+                              this->stream_);
+    input_gradient<TypeParam>(ones.readable(), one.readable(), activation,
+                              of_output ? hidden.readable() : sums.readable(), slopes.view(), this->split(),
+                              this->stream_);
     this->stream_.synchronize();
     const std::vector<double> entered = x.found(), found = hidden.found(), kept = sums.found(),
                               found_slopes = slopes.found();
@@ -480,8 +481,8 @@ TYPED_TEST(LayeredKernels, SmallNaNReachesTheLogitsOfItsRowAlone) {
     auto broken = x.buffer.to_host();
     broken[static_cast<std::size_t>(16 * (batch - 1))] = TypeParam::round(NAN);
     x.buffer.copy_from(broken);
-    forward_hidden<TypeParam>(x.readable(), nullptr, w.readable(), bias.buffer.data(), hidden.view(),
-                              this->split(), this->stream_);
+    forward_hidden<TypeParam>(x.readable(), nullptr, w.readable(), bias.buffer.data(), Activation::kRelu,
+                              hidden.view(), nullptr, this->split(), this->stream_);
     this->stream_.synchronize();
     const std::vector<double> found = hidden.found();
     for (std::size_t i = 0; i < found.size(); ++i)
@@ -494,8 +495,8 @@ TYPED_TEST(LayeredKernels, SmallLaunchersRejectShapesThatDoNotFit) {
   TestMatrix<Stored> x(4, 9), w(5, 8), hidden(4, 5);
   DeviceBuffer<float> bias(8);
   try {
-    forward_hidden<TypeParam>(x.readable(), nullptr, w.readable(), bias.data(), hidden.view(), this->split(),
-                              this->stream_);
+    forward_hidden<TypeParam>(x.readable(), nullptr, w.readable(), bias.data(), Activation::kRelu,
+                              hidden.view(), nullptr, this->split(), this->stream_);
     FAIL() << "nothing was thrown";
   } catch (const std::invalid_argument& error) {
     EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("9"), testing::HasSubstr("8")));
