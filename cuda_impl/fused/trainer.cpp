@@ -233,8 +233,7 @@ class FusedTrainer : public GraphTrainer {
     block_losses_ = zeros<float>(blocks_);
     state_ = zeros<StepState>(1);
     inputs_ = DeviceBuffer<unsigned char>(batches_ * batch_bytes());
-    if (plan_.form == Form::kWarps) return plan_warps();
-    if (plan_.form != Form::kGeneral) return plan_owners();
+    if (plan_.form != Form::kGeneral) return plan_sums();
     const std::int64_t layer_bytes = std::int64_t{plan_.tiles} * plan_.width_panels * kTilePanelBytes;
     activations_ = zeros<unsigned char>(plan_.hidden * layer_bytes);
     gradients_ = zeros<unsigned char>(plan_.hidden * layer_bytes);
@@ -244,14 +243,15 @@ class FusedTrainer : public GraphTrainer {
     plan_gradients(sm_count, layer_bytes);
   }
 
-  /// Every thread block sums everything; how the update finds it.
-  void plan_owners() {
+  /// Every thread block sums everything; how the update finds it. Where warps keep all sums, they lie as their lanes hold them.
+  void plan_sums() {
     const int hidden = plan_.hidden, halves = plan_.width / 64;
-    const bool wide = in_clusters(plan_.form);
-    const std::int64_t stride = wide ? cluster_partial_floats(hidden) : pipeline_partial_floats(hidden);
+    const std::int64_t stride = plan_.form == Form::kWarps ? warp_partial_rows(hidden) * kWarpgroup
+                                : in_clusters(plan_.form)  ? cluster_partial_floats(hidden)
+                                                           : pipeline_partial_floats(hidden);
     std::vector<Segment> segments;
     std::int64_t next_row = 0;
-    const auto add = [&](Kind kind, int layer, int half, int weight_rows, int bias_rows) {
+    const auto add = [&](Kind kind, int layer, int weight_rows, int bias_rows = 0, int half = 0) {
       segments.push_back({.kind = kind,
                           .layer = layer,
                           .first_output = kind == Kind::kQuads ? 64 * half : 0,
@@ -263,40 +263,21 @@ class FusedTrainer : public GraphTrainer {
                           .split_stride = stride});
       next_row += weight_rows + bias_rows;
     };
-    for (int layer = 0; layer < hidden; ++layer)
-      for (int half = 0; half < halves; ++half) add(Kind::kQuads, layer, half, 32 * halves, 2);
-    for (int half = 0; half < halves; ++half) add(Kind::kTurned, hidden, half, 8, 0);
-    add(Kind::kOutputBias, hidden, 0, 0, 1);
+    if (plan_.form == Form::kWarps) {
+      for (int layer = 0; layer < hidden; ++layer) add(Kind::kLanes, layer, 8);
+      add(Kind::kLanes, hidden, 4);
+      add(Kind::kLaneBiases, 0, 2);
+      add(Kind::kLaneOutputBias, hidden, 1);
+    } else {
+      for (int layer = 0; layer < hidden; ++layer)
+        for (int half = 0; half < halves; ++half) add(Kind::kQuads, layer, 32 * halves, 2, half);
+      for (int half = 0; half < halves; ++half) add(Kind::kTurned, hidden, 8, 0, half);
+      add(Kind::kOutputBias, hidden, 0, 1);
+    }
     keep_segments(segments);
     partials_ = DeviceBuffer<float>(blocks_ * stride);
     if (plan_.form == Form::kPair)
       kept_ = DeviceBuffer<unsigned char>(std::int64_t{blocks_} * kKeptTiles * kKeptTileBytes);
-  }
-
-  /// The same where warps keep all sums, as their lanes hold them.
-  void plan_warps() {
-    const int hidden = plan_.hidden;
-    const std::int64_t stride = warp_partial_rows(hidden) * kWarpgroup;
-    std::vector<Segment> segments;
-    std::int64_t next_row = 0;
-    const auto add = [&](Kind kind, int layer, int rows) {
-      segments.push_back({.kind = kind,
-                          .layer = layer,
-                          .first_output = 0,
-                          .first_input = 0,
-                          .weight_rows = rows,
-                          .bias_rows = 0,
-                          .splits = blocks_,
-                          .partial = next_row * kWarpgroup,
-                          .split_stride = stride});
-      next_row += rows;
-    };
-    for (int layer = 0; layer < hidden; ++layer) add(Kind::kLanes, layer, 8);
-    add(Kind::kLanes, hidden, 4);
-    add(Kind::kLaneBiases, 0, 2);
-    add(Kind::kLaneOutputBias, hidden, 1);
-    keep_segments(segments);
-    partials_ = DeviceBuffer<float>(blocks_ * stride);
   }
 
   /// The update's tables.

@@ -15,12 +15,7 @@ jit::Request compiled_request(const KernelShape& shape) {
   jit::Request request;
   request.headers = {"streamed/step.cuh"};
   request.kernel = kernel_name(shape);
-  // "cuda-streamed WithSlots<Bf16, Adam, 1>, 1, 2": without the namespaces.
-  request.name = "cuda-streamed " + request.kernel.substr(request.kernel.find('<') + 1);
-  request.name.pop_back();
-  for (const std::string space : {"headroom::streamed::", "headroom::"})
-    for (std::size_t at; (at = request.name.find(space)) != request.name.npos;)
-      request.name.erase(at, space.size());
+  request.name = "cuda-streamed " + short_name(shape);
   request.argument_type = "headroom::streamed::Arguments";
   request.argument_bytes = sizeof(Arguments);
   // Of quotients and roots: exact ones are most of Adam's update; these are good to two units in the last place.

@@ -23,9 +23,9 @@
 
 namespace headroom::streamed {
 
-struct Fp32 {
+struct Fp32 : FormatOfMemory {
   static constexpr int kWarps = 8, kPanelTiles = 4;
-  static constexpr bool kWalks = true;  // sweeps keep the places of their copies in registers
+  static constexpr bool kWalks = true;
   static constexpr int kForwardParts = 2, kMasterStride = 1024, kActivationBytes = 2048;
   static constexpr int kLaneRows = 16;
 
@@ -505,8 +505,5 @@ struct Fp32 {
     return vector_of(result);
   }
 };
-
-/// With hints for the L2, in kernels of their own.
-struct HeldFp32 : Fp32 {};
 
 }  // namespace headroom::streamed

@@ -39,6 +39,7 @@ inline constexpr bool kIsOwnPlace =
     std::is_same_v<Out, OwnPlace<true>> || std::is_same_v<Out, OwnPlace<false>>;
 
 struct PackedTf32 : Tf32 {
+  static constexpr bool kPacks = true;
   static constexpr int kActivationBytes = packed::kTileBytes;
 
   struct Packet {
@@ -371,13 +372,5 @@ struct PackedTf32 : Tf32 {
     return vector_of(result);
   }
 };
-
-/// With words to the L2 about which masters to hold.
-struct HeldPackedTf32 : PackedTf32 {
-  static constexpr int kHeldParts = 2;
-};
-/// With masters of the first layer on the chip: all of them, and some with panels of two tiles.
-struct FirstKeptPackedTf32 : PackedTf32 {};
-struct HeldFirstKeptPackedTf32 : HeldPackedTf32 {};
 
 }  // namespace headroom::streamed

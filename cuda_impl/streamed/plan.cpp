@@ -179,31 +179,22 @@ namespace {
 /// The kernel of plain SGD.
 KernelShape plain_kernel(const Plan& plan, Precision precision, int held) {
   const int panels = one_panel_for_all(plan);
-  const bool holds = held > 0, keeps_first = plan.keeps == Kept::kFirstLayer;
-  const auto shape = [&](const char* format, int groups, int panels_of_it) {
-    return KernelShape{.precision = precision, .format = format, .groups = groups, .panels = panels_of_it};
-  };
-  if (packs_activations(plan, precision)) {
-    if (panels == 2) return shape(holds ? "HeldFirstKeptPackedTf32" : "PackedTf32", 1, 2);
-    return shape(keeps_first ? "FirstKeptPackedTf32" : holds ? "HeldPackedTf32" : "PackedTf32", 1, 1);
-  }
-  const int groups = plan.groups > 1 ? kMostGroups : 1;
-  switch (precision) {
-    case Precision::kFp32:
-      return holds ? shape("HeldFp32", 1, 0) : shape("Fp32", groups, 0);
-    case Precision::kTf32:
-      if (keeps_first) return shape("FirstKeptTf32", 1, 1);
-      // Without code for other panels where that is known to be enough; see one_panel_for_all().
-      return holds ? shape("HeldTf32", 1, 0) : shape("Tf32", groups, panels == 1 ? 1 : 0);
-    case Precision::kFp16:
-      if (keeps_first) return panels == 1 ? shape("FirstKeptFp16", 1, 1) : shape("HeldFirstKeptFp16", 1, 2);
-      return holds ? shape("HeldFp16", 1, 0) : shape("Fp16", groups, panels == 1 ? 1 : 0);
-    case Precision::kBf16:
-      if (plan.kept_part > 0) return shape("PartlyKeptBf16", 1, 2);
-      if (holds) return shape("HeldBf16", 1, 0);
-      return plan.keeps == Kept::kLowerHalves ? shape("KeptBf16", 1, 1) : shape("Bf16", groups, 0);
-  }
-  throw std::logic_error("cuda-streamed: not a Precision");
+  const bool is_in_halves = precision == Precision::kBf16, holds = held > 0;
+  KernelShape shape{.precision = precision,
+                    .packs = packs_activations(plan, precision),
+                    .keeps = plan.keeps,
+                    .told = !holds         ? 0
+                            : is_in_halves ? 1
+                                           : 2,
+                    .groups = plan.groups > 1 ? kMostGroups : 1,
+                    .panels = 0};
+  // Also where there is room for none of them, so that there is one kernel less.
+  if (shape.packs && panels == 2 && holds) shape.keeps = Kept::kFirstLayer;
+  // Without code for other panels where that is known to be enough; see one_panel_for_all().
+  const bool has_own_of_one_tile = precision == Precision::kTf32 || precision == Precision::kFp16;
+  if (shape.packs || shape.keeps != Kept::kNothing || (has_own_of_one_tile && panels == 1 && !holds))
+    shape.panels = panels;
+  return shape;
 }
 
 /// Masters that take at most half of the L2, in bf16 their high halves, are held whole, else a share. In batches from 33 on the L2 is
@@ -211,15 +202,10 @@ KernelShape plain_kernel(const Plan& plan, Precision precision, int held) {
 KernelShape slot_kernel(const Plan& plan, const Workload& workload, Precision precision,
                         std::int64_t l2_bytes, int& held) {
   KernelShape shape{.precision = precision,
-                    .format = precision == Precision::kFp32   ? "Fp32"
-                              : precision == Precision::kTf32 ? "Tf32"
-                              : precision == Precision::kFp16 ? "Fp16"
-                                                              : "Bf16",
                     .groups = plan.groups > 1 ? kMostGroups : 1,
                     .panels = one_panel_for_all(plan),
                     .rule = slot_rule(workload.optimizer),
-                    .loss = workload.loss,
-                    .told = 0};
+                    .loss = workload.loss};
   held = 0;
   if (plan.groups > 1) return shape;
   const bool in_halves = precision == Precision::kBf16;
@@ -265,21 +251,49 @@ const char* rule_name(SlotRule rule, Precision precision) {
   }
   throw std::logic_error("cuda-streamed: not a SlotRule");
 }
+const char* format_name(const KernelShape& shape) {
+  switch (shape.precision) {
+    case Precision::kFp32:
+      return "Fp32";
+    case Precision::kTf32:
+      return shape.packs ? "PackedTf32" : "Tf32";
+    case Precision::kFp16:
+      return "Fp16";
+    case Precision::kBf16:
+      return "Bf16";
+  }
+  throw std::logic_error("cuda-streamed: not a Precision");
+}
+const char* kept_name(Kept kept) {
+  return kept == Kept::kNothing ? "kNothing" : kept == Kept::kLowerHalves ? "kLowerHalves" : "kFirstLayer";
+}
 
 }  // namespace
 
 std::string kernel_name(const KernelShape& shape) {
-  const std::string space = "headroom::streamed::";
-  std::string format = space + shape.format;
+  const std::string space = "headroom::streamed::", told = std::to_string(shape.told);
+  std::string format = space + format_name(shape);
   if (shape.rule) {
-    format = space + "WithSlots<" + format + ", " + space + rule_name(*shape.rule, shape.precision) + ", " +
-             std::to_string(shape.told);
+    format =
+        space + "WithSlots<" + format + ", " + space + rule_name(*shape.rule, shape.precision) + ", " + told;
     if (shape.loss == Loss::kMeanSquaredError) format += ", headroom::Loss::kMeanSquaredError";
     if (shape.loss == Loss::kBinaryCrossEntropy) format += ", headroom::Loss::kBinaryCrossEntropy";
     format += ">";
+  } else if (shape.keeps != Kept::kNothing || shape.told > 0) {
+    format =
+        space + "Placed<" + format + ", " + space + "Kept::" + kept_name(shape.keeps) + ", " + told + ">";
   }
   return space + "streamed_steps<" + format + ", " + std::to_string(shape.groups) + ", " +
          std::to_string(shape.panels) + ">";
+}
+
+std::string short_name(const KernelShape& shape) {
+  std::string name = kernel_name(shape);
+  name = name.substr(name.find('<') + 1);
+  name.pop_back();
+  for (const std::string space : {"headroom::streamed::", "headroom::"})
+    for (std::size_t at; (at = name.find(space)) != name.npos;) name.erase(at, space.size());
+  return name;
 }
 
 double weight_bytes_per_step(const Workload& workload, Precision precision) {

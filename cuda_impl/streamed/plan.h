@@ -149,14 +149,13 @@ SlotRule slot_rule(const Optimizer& optimizer);
 /// Which instance of the kernel (streamed_steps in step.cuh) a plan takes.
 struct KernelShape {
   Precision precision;
-  /// Of the *_format.cuh files: where values lie, what stays on the chip, whether the L2 is told anything. With slots it is only the precision's
-  /// own, which `told` and the rules go beside (WithSlots in slots.cuh).
-  std::string format;
+  bool packs = false;           ///< packs_activations()
+  Kept keeps = Kept::kNothing;  ///< what stays on the chip
+  int told = 0;        ///< what the L2 is told: Placed in tiles.cuh, with slots WithSlots in slots.cuh
   int groups, panels;  ///< kMostGroups or 1; tiles of every panel, or 0: any
   // With slots:
   std::optional<SlotRule> rule = std::nullopt;  ///< none: plain SGD
   Loss loss = Loss::kCrossEntropy;
-  int told = 0;  ///< what the L2 is told
 };
 /// What a network gets.
 struct PlanAndKernel {
@@ -168,8 +167,9 @@ struct PlanAndKernel {
 /// measure.
 PlanAndKernel plan_with_kernel(const Workload& workload, Precision precision, const Limits& limits,
                                std::int64_t l2_bytes, bool hold = false);
-/// "streamed_steps<...>" as device code spells it.
+/// "streamed_steps<...>" as device code spells it; "WithSlots<Bf16, Adam, 1>, 1, 2", without the namespaces.
 std::string kernel_name(const KernelShape& shape);
+std::string short_name(const KernelShape& shape);
 #endif
 
 /// Whether the L2 is asked to hold a tile: about the same share of every row and of every column, so that nobody's tiles are

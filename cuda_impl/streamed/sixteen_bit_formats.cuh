@@ -92,7 +92,7 @@ struct Fp16Numbers {
 
 /// sums[16 * (tile * groups + group) + 4 * j + c]: rows 8j + 2t and 8j + 2t + 1 of features g and g + 8. A lane keeps them while it
 /// multiplies, and hands them on as they are.
-struct TensorSums {
+struct TensorSums : FormatOfMemory {
   template <int kTiles, int kGroups>
   static constexpr int kForwardSums = 16 * kTiles * kGroups;
   template <int kTiles, int kGroups>
@@ -123,7 +123,6 @@ template <class Numbers>
 struct SixteenBit : Numbers, TensorSums {
   using Numbers::kForwardParts;
   static constexpr int kWarps = 16, kPanelTiles = 2, kActivationBytes = 1024;
-  static constexpr bool kWalks = false;  // sweeps work out the places of their copies
 
   /// Masters of one tile, as one lane holds them.
   struct Tile {
@@ -371,20 +370,6 @@ struct SixteenBit : Numbers, TensorSums {
 };
 
 using Bf16 = SixteenBit<Bf16Numbers>;
-/// With lower halves of masters that stay on the chip.
-struct KeptBf16 : Bf16 {};
 using Fp16 = SixteenBit<Fp16Numbers>;
-/// With words to the L2 about which masters to hold: in bf16 the high halves only, which the forward pass reads as well.
-struct HeldBf16 : Bf16 {
-  static constexpr int kHeldParts = 1;
-};
-struct HeldFp16 : Fp16 {
-  static constexpr int kHeldParts = 2;
-};
-/// With words to the L2 and some of the lower halves on the chip.
-struct PartlyKeptBf16 : HeldBf16 {};
-/// With masters of the first layer on the chip.
-struct FirstKeptFp16 : Fp16 {};
-struct HeldFirstKeptFp16 : HeldFp16 {};
 
 }  // namespace headroom::streamed

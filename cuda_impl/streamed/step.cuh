@@ -59,41 +59,30 @@ inline constexpr int kSmaller = kA < kB ? kA : kB;
 
 inline constexpr int kMostStages = 6;
 
-/// Whether some lower halves of masters stay in shared memory, and whether all or some do, behind smaller rings that begin where sums are added up.
+/// What stays on the chip, behind smaller rings that begin where sums are added up: anything; lower halves of masters, of whole layers or only
+/// some; masters of the first layer, and whether all of them.
 template <class Format>
-inline constexpr bool kKeepsSome = std::is_same_v<Format, PartlyKeptBf16>;
+inline constexpr bool kKeeps = Format::kKept != Kept::kNothing;
 template <class Format>
-inline constexpr bool kKeepsAllFirst =
-    std::is_same_v<Format, FirstKeptFp16> || std::is_same_v<Format, FirstKeptTf32> ||
-    std::is_same_v<Format, FirstKeptPackedTf32>;
+inline constexpr bool kKeepsAllHalves = Format::kKept == Kept::kLowerHalves && Format::kHeldParts == 0;
 template <class Format>
-inline constexpr bool kKeepsFirst = kKeepsAllFirst<Format> || std::is_same_v<Format, HeldFirstKeptFp16> ||
-                                    std::is_same_v<Format, HeldFirstKeptPackedTf32>;
+inline constexpr bool kKeepsSome = Format::kKept == Kept::kLowerHalves && Format::kHeldParts > 0;
 template <class Format>
-inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16> || kKeepsSome<Format> || kKeepsFirst<Format>;
-/// Whether it is told anything by a kernel with slots.
+inline constexpr bool kKeepsFirst = Format::kKept == Kept::kFirstLayer;
 template <class Format>
-MACHINE_DEVICE constexpr bool tells_with_slots(int parts = 1) {
-  if constexpr (kHasSlots<Format>)
-    return Format::kHeldParts >= parts;
-  else
-    return false;
-}
-/// Whether the L2 is told which masters to hold; then an item's tiles lie in one square of 2 x 2.
+inline constexpr bool kKeepsAllFirst = kKeepsFirst<Format> && Format::kHeldParts == 0;
+/// Whether the L2 is told which masters to hold; then an item's tiles lie in one square of 2 x 2. Or to hold a share of their lines, by one
+/// policy for all of them.
 template <class Format>
-inline constexpr bool kHolds =
-    std::is_same_v<Format, HeldBf16> || std::is_same_v<Format, HeldFp16> ||
-    std::is_same_v<Format, HeldTf32> || std::is_same_v<Format, HeldPackedTf32> || kKeepsSome<Format> ||
-    std::is_same_v<Format, HeldFirstKeptFp16> || std::is_same_v<Format, HeldFirstKeptPackedTf32> ||
-    (tells_with_slots<Format>() && !Format::kWalks);
-/// Whether activations and gradients are packed, several rows in a word: only with joined logits, whose gradients every block makes for itself.
+inline constexpr bool kHolds = Format::kHeldParts > 0 && !Format::kWalks;
 template <class Format>
-inline constexpr bool kPacks = std::is_base_of_v<PackedTf32, Format>;
-/// Whether sweeps keep the place of their first item and work out those of others from it: in kernels for panels of one tile, where tiles are packed, and with slots in 16 bits.
+inline constexpr bool kHoldsAShare = Format::kHeldParts > 1 && Format::kWalks;
+/// Whether sweeps keep the place of their first item and work out those of others from it: where tiles are packed, and in 16 bits with all
+/// that is kept or with slots.
 template <class Format>
 inline constexpr bool kPoints =
-    kPacks<Format> || std::is_same_v<Format, FirstKeptFp16> || std::is_same_v<Format, KeptBf16> ||
-    (kHasSlots<Format> && !Format::kWalks && !std::is_base_of_v<Tf32, Format>);
+    Format::kPacks || (!Format::kWalks && !std::is_base_of_v<Tf32, Format> &&
+                       (kHasSlots<Format> || (kKeeps<Format> && Format::kHeldParts == 0)));
 /// Whether a kernel has code for joined logits, and whether the last layer then goes through the loop of all layers instead of code of its
 /// own, so that in fp32 a step fits the instruction cache (docs/kernels/log/streamed.md).
 template <int kGroups>
@@ -104,16 +93,13 @@ inline constexpr bool kJoinsInLoop = kJoins<kGroups> && Format::kWalks;
 /// the wait: in kernels for panels of one tile, which have registers for it, but for fp32's.
 template <class Format, int kPanels>
 inline constexpr bool kAsksEarly = kPanels == 1 && !Format::kWalks;
-/// Whether the L2 is asked to hold a share of the lines of masters, by one policy for all of them.
-template <class Format>
-inline constexpr bool kHoldsAShare =
-    std::is_same_v<Format, HeldFp32> || (tells_with_slots<Format>(2) && Format::kWalks);
 static_assert(Bf16::kPanelTiles == 2 && Fp16::kPanelTiles == 2 && Tf32::kPanelTiles == 2);
 template <class Format>
-inline constexpr int kRingsBytes = std::is_same_v<Format, HeldFirstKeptPackedTf32> ? kPackedRingBytes
-                                   : kKeepsSome<Format> || kKeepsFirst<Format>     ? kMiddleRingBytes
-                                   : kKeeps<Format>                                ? kSmallRingBytes
-                                                                                   : kRingBytes;
+inline constexpr int kRingsBytes =
+    !kKeeps<Format>                                           ? kRingBytes
+    : kKeepsFirst<Format> && kHolds<Format> && Format::kPacks ? kPackedRingBytes
+    : kKeepsFirst<Format> || kKeepsSome<Format>               ? kMiddleRingBytes
+                                                              : kSmallRingBytes;
 template <class Format>
 inline constexpr int kWarpRingBytes = kRingsBytes<Format> / Format::kWarps;
 
@@ -140,8 +126,8 @@ template <class Format>
 MACHINE_DEVICE float* values_memory() {
   return reinterpret_cast<float*>(shared_memory() + (kKeeps<Format> ? 2048 : kReductionBytes));
 }
-static_assert(kTileSide * kValuesPitch * 4 + 2048 <= kWarpRingBytes<KeptBf16> &&
-              2 * kTileSide * kValuesPitch * 4 + 2048 <= kWarpRingBytes<PartlyKeptBf16>);
+static_assert(kTileSide * kValuesPitch * 4 + 2048 <= kWarpRingBytes<Placed<Bf16, Kept::kLowerHalves, 0>> &&
+              2 * kTileSide * kValuesPitch * 4 + 2048 <= kWarpRingBytes<Placed<Bf16, Kept::kLowerHalves, 1>>);
 
 /// `kBytes`, a multiple of 512, by one warp.
 template <int kBytes>
@@ -467,7 +453,7 @@ MACHINE_DEVICE void ask_part(const Arguments& a, const LayerPlan& layer, int par
                              unsigned char* ring, int place, int byte, int lane) {
   const unsigned char* source =
       a.masters.part[part] + weight_offset<Format>(layer, out_tile, in_tile) + lane * 16;
-  if constexpr (!kHolds<Format> && kPacks<Format>)
+  if constexpr (!kHolds<Format> && Format::kPacks)
     copy_async16(place + byte, global_address(source));
   else if constexpr (!kHolds<Format>)
     copy_async16(ring + byte + lane * 16, source);
@@ -657,7 +643,7 @@ struct EarlyBiases {
 /// Whether an epilogue takes them so: in kernels for panels of one tile, and in all with packed tiles.
 template <class Format, int kGroups, int kSplit, class Early>
 inline constexpr bool kOrders =
-    kHasOrder<Format, kGroups, kSplit> && (kPacks<Format> || !std::is_same_v<Early, AskedLate>);
+    kHasOrder<Format, kGroups, kSplit> && (Format::kPacks || !std::is_same_v<Early, AskedLate>);
 /// Sums of a panel of a hidden layer -> activations.
 template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, class Sums, class Early>
 MACHINE_DEVICE void finish_activations(const Arguments& a, const LayerPlan& layer, int tile, const Sums& sums,
@@ -761,7 +747,7 @@ MACHINE_DEVICE void forward_own_columns(const Arguments& a, const LayerPlan& lay
                                         const unsigned char* inputs, std::uint64_t* shared) {
   const Range own = owned_tiles(below);
   using Sweep = ForwardSweep<Format, 1, kGroups>;
-  const bool joined = kJoined && (kPacks<Format> || a.plan.joined != 0);
+  const bool joined = kJoined && (Format::kPacks || a.plan.joined != 0);
   if (joined && own.begin == own.end && !keeps_loss(a)) return;
   for (int tile = 0; tile < layer.out_tiles; ++tile) {
     const Sweep sweep(a, layer, inputs, tile, own);
@@ -1155,7 +1141,7 @@ struct BackwardSweep {
     const auto place = [](int split) {
       return ring_of_warp<Format>(split * kSweepWarps) + Shape::kWeightBytes;
     };
-    if constexpr (kPacks<Format>) {
+    if constexpr (Format::kPacks) {
       // By way of the ring of a warp that has no item.
       float* values = reinterpret_cast<float*>(ring_of_warp<Format>(1));
 #pragma unroll
@@ -1193,7 +1179,7 @@ struct BackwardSweep {
         return 0;
     }();
     Walk back;
-    if constexpr (kPacks<Format> && kTiles == 1) {
+    if constexpr (Format::kPacks && kTiles == 1) {
       back.first =
           kept_whole(weight_walk.first + static_cast<std::uint64_t>(Format::bytes_across(lane) - lane * 16));
       back.step = weight_walk.step;
@@ -1221,7 +1207,7 @@ struct BackwardSweep {
           unsigned char* const out[2] = {masters_of_item(0, i), low};
           Format::template backward<kTiles, kGroups>(sums, x, stage, low, 1024, stage + Shape::kWeightBytes,
                                                      out, Format::kMasterStride, a.update_factor, lane);
-        } else if constexpr (!kPacks<Format>) {
+        } else if constexpr (!Format::kPacks) {
           unsigned char* const out[2] = {masters_of_item(0, i), masters_of_item(1, i)};
           Format::template backward<kTiles, kGroups>(sums, x, stage, stage + Shape::kWeightBytes, out,
                                                      Format::kMasterStride, a.update_factor, lane);
@@ -1606,7 +1592,7 @@ MACHINE_DEVICE void train_steps(const Arguments& a) {
   const LayerPlan* layers = a.plan.layer;
   constexpr bool kJoined = kJoins<kGroups>, kInLoop = kJoinsInLoop<Format, kGroups>;
   constexpr bool kEarly = kAsksEarly<Format, kPanels>;
-  const bool joined = kJoined && (kPacks<Format> || a.plan.joined != 0);
+  const bool joined = kJoined && (Format::kPacks || a.plan.joined != 0);
   int barrier = 0, set = 0;
   std::int64_t batch = a.first_step % a.batches, batch_before = batch;
   const auto outputs = [&](int layer) { return a.hidden + output_offset<Format, kGroups>(layers[layer], 0); };
@@ -1674,7 +1660,7 @@ MACHINE_DEVICE void train_steps(const Arguments& a) {
           else
             return wait<Format>(a, waited, ask);
         };
-        if constexpr (std::is_same_v<Format, KeptBf16>)
+        if constexpr (kKeepsAllHalves<Format>)
           if (layers[layer].kept >= 0)
             return backward<Format, kPanel, kGroups, kEarly, true, false>(a, layers[layer], layers[layer - 1],
                                                                           own_logits, wait_for_gradients);
@@ -1796,7 +1782,7 @@ MACHINE_DEVICE void train_joined_steps(const Arguments& a) {
 template <class Format, int kGroups, int kPanels>
 __global__ void __launch_bounds__(Format::kWarps * 32, 1)
     streamed_steps(const __grid_constant__ Arguments arguments) {
-  if constexpr (kPacks<Format>)
+  if constexpr (Format::kPacks)
     train_joined_steps<Format, kPanels>(arguments);
   else
     train_steps<Format, kGroups, kPanels>(arguments);

@@ -17,7 +17,6 @@ namespace headroom::streamed {
 
 struct Tf32 : TensorSums {
   static constexpr int kWarps = 16, kPanelTiles = 2;
-  static constexpr bool kWalks = false;  // sweeps work out the places of their copies
   static constexpr int kForwardParts = 2, kMasterStride = 1024, kActivationBytes = 2048;
 
   MACHINE_DEVICE static std::uint32_t rounded(std::uint32_t bits) {
@@ -275,12 +274,5 @@ struct Tf32 : TensorSums {
     return vector_of(result);
   }
 };
-
-/// With words to the L2 about which masters to hold.
-struct HeldTf32 : Tf32 {
-  static constexpr int kHeldParts = 2;
-};
-/// With masters of the first layer on the chip.
-struct FirstKeptTf32 : Tf32 {};
 
 }  // namespace headroom::streamed

@@ -45,6 +45,23 @@ MACHINE_DEVICE std::uint32_t updated(std::uint32_t master, float gradient, float
   return float_to_bits(fmaf(factor, gradient, bits_to_float(master)));
 }
 
+/// What a format has of its own where nothing is said: sweeps work out the places of their copies, values take words of their own, and
+/// all masters are in memory, about which the L2 is told nothing.
+struct FormatOfMemory {
+  static constexpr bool kWalks = false;  ///< sweeps keep the places of their copies in registers
+  static constexpr bool kPacks =
+      false;  ///< several rows of activations and gradients in a word: only with joined logits
+  static constexpr Kept kKept = Kept::kNothing;
+  static constexpr int kHeldParts = 0;
+};
+/// With masters on the chip, and with words to the L2 about which masters to hold: of the first kHeld of a tile's two parts, or in fp32 a
+/// share of the lines.
+template <class Base, Kept kWhat, int kHeld>
+struct Placed : Base {
+  static constexpr Kept kKept = kWhat;
+  static constexpr int kHeldParts = kHeld;
+};
+
 /// Where a tile of masters goes back to: its two parts, and with hints whether the L2 is to hold them.
 using Parts = unsigned char* const[2];
 template <int kHeldParts>  // the first so many

@@ -12,43 +12,42 @@ namespace {
 using namespace streamed;
 
 struct Instance {
-  const char* format;
-  int groups, panels;
+  const char* kernel;
   const void* function;
 };
-#define INSTANCE(Format, kGroups, kPanels) {#Format, kGroups, kPanels, kernel_of<Format, kGroups, kPanels>()}
-const Instance kInstances[] = {INSTANCE(Fp32, kMostGroups, 0),
+#define INSTANCE(...) {#__VA_ARGS__, kernel_of<__VA_ARGS__>()}
+const Instance kInstances[] = {INSTANCE(Fp32, 4, 0),
                                INSTANCE(Fp32, 1, 0),
-                               INSTANCE(HeldFp32, 1, 0),
-                               INSTANCE(Tf32, kMostGroups, 0),
+                               INSTANCE(Placed<Fp32, Kept::kNothing, 2>, 1, 0),
+                               INSTANCE(Tf32, 4, 0),
                                INSTANCE(Tf32, 1, 0),
                                INSTANCE(Tf32, 1, 1),
-                               INSTANCE(HeldTf32, 1, 0),
-                               INSTANCE(FirstKeptTf32, 1, 1),
+                               INSTANCE(Placed<Tf32, Kept::kNothing, 2>, 1, 0),
+                               INSTANCE(Placed<Tf32, Kept::kFirstLayer, 0>, 1, 1),
                                INSTANCE(PackedTf32, 1, 1),
                                INSTANCE(PackedTf32, 1, 2),
-                               INSTANCE(HeldPackedTf32, 1, 1),
-                               INSTANCE(FirstKeptPackedTf32, 1, 1),
-                               INSTANCE(HeldFirstKeptPackedTf32, 1, 2),
-                               INSTANCE(Fp16, kMostGroups, 0),
+                               INSTANCE(Placed<PackedTf32, Kept::kNothing, 2>, 1, 1),
+                               INSTANCE(Placed<PackedTf32, Kept::kFirstLayer, 0>, 1, 1),
+                               INSTANCE(Placed<PackedTf32, Kept::kFirstLayer, 2>, 1, 2),
+                               INSTANCE(Fp16, 4, 0),
                                INSTANCE(Fp16, 1, 0),
                                INSTANCE(Fp16, 1, 1),
-                               INSTANCE(HeldFp16, 1, 0),
-                               INSTANCE(FirstKeptFp16, 1, 1),
-                               INSTANCE(HeldFirstKeptFp16, 1, 2),
-                               INSTANCE(Bf16, kMostGroups, 0),
+                               INSTANCE(Placed<Fp16, Kept::kNothing, 2>, 1, 0),
+                               INSTANCE(Placed<Fp16, Kept::kFirstLayer, 0>, 1, 1),
+                               INSTANCE(Placed<Fp16, Kept::kFirstLayer, 2>, 1, 2),
+                               INSTANCE(Bf16, 4, 0),
                                INSTANCE(Bf16, 1, 0),
-                               INSTANCE(KeptBf16, 1, 1),
-                               INSTANCE(HeldBf16, 1, 0),
-                               INSTANCE(PartlyKeptBf16, 1, 2)};
+                               INSTANCE(Placed<Bf16, Kept::kLowerHalves, 0>, 1, 1),
+                               INSTANCE(Placed<Bf16, Kept::kNothing, 1>, 1, 0),
+                               INSTANCE(Placed<Bf16, Kept::kLowerHalves, 1>, 1, 2)};
 #undef INSTANCE
 
 const void* function_of(const KernelShape& shape) {
   if (shape.rule) return streamed_slot_kernel(shape);
+  const std::string kernel = short_name(shape);
   for (const Instance& one : kInstances)
-    if (one.format == shape.format && one.groups == shape.groups && one.panels == shape.panels)
-      return one.function;
-  throw std::logic_error("no " + kernel_name(shape) + " among the instances of tests/emulated");
+    if (one.kernel == kernel) return one.function;
+  throw std::logic_error("no " + kernel + " among the instances of tests/emulated");
 }
 
 }  // namespace
