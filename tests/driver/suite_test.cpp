@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
+
 #include "core/error.h"
 #include "driver/plan/plan.h"
 #include "temporary_folder.h"
@@ -182,6 +185,82 @@ TEST(Suite, MistakesInAnEntryOfSeveralWorkloadsAreNamed) {
       HasSubstr("workload 'mlp-4x3-b2' already"));
 }
 
+// What a suite that draws its networks says beside "drawn".
+std::string drawing_text(const std::string& drawn) {
+  return R"({"description": "d", "precisions": ["fp32", "bf16"], "backends": ["all"], "drawn": )" + drawn +
+         "}";
+}
+constexpr const char* kTenDrawn = R"({"networks": 10, "layers": 8, "width": 3000, "batch_size": 20000})";
+
+TEST(DrawnSuite, TheSameWordDrawsTheSameNetworksOnEveryMachine) {
+  const TemporaryFolder folder;
+  const Suite suite = read_suite(folder.write("s.json", drawing_text(kTenDrawn)));
+  const auto names = [&](const std::string& word) {
+    std::vector<std::string> all;
+    for (const SuiteWorkload& entry : workloads_of(suite, word)) all.push_back(entry.workload.name);
+    return all;
+  };
+  EXPECT_THAT(
+      names("0123456789"),
+      ElementsAre("mlp-4x1599x2313x8x206x199x2583x583x1-b11-tanh-mse",
+                  "mlp-10x841x579x509-b3699-gelu-bce-momentum0.9", "mlp-942x590x15x823-b3-gelu",
+                  "mlp-1x6x18x50x4-b2392-tanh-bce-adam", "mlp-21x55-b28-elu-bce-momentum0.9",
+                  "mlp-24x14x718x18x903x324x8-b1069-mse", "mlp-1218x36x1674x6x1857-b3-silu-momentum0.9",
+                  "mlp-905x941x401x13x63x13x773x1379-b3-tanh-mse-adam",
+                  "mlp-22x50x5x2161x4x2x592x2325x25-b37-elu-mse-adamw",
+                  "mlp-1x3x390x1476x2-b300-elu-momentum0.9"));
+  EXPECT_NE(names("0123456789"), names("0123456788"));
+  EXPECT_THAT(message_of<InputError>([&] { names(""); }), HasSubstr("give a word with --draw"));
+}
+
+TEST(DrawnSuite, EveryNetworkIsWithinTheLimitsAndIsAsLikelySmallAsLarge) {
+  const TemporaryFolder folder;
+  const Suite suite = read_suite(folder.write(
+      "s.json", drawing_text(R"({"networks": 1000, "layers": 8, "width": 3000, "batch_size": 20000})")));
+  std::set<std::string> names;
+  std::map<std::string, int> of_rules;
+  std::map<int, int> of_layers;
+  int narrow = 0, widths = 0;
+  for (const SuiteWorkload& entry : workloads_of(suite, "word")) {
+    const Workload& workload = entry.workload;
+    EXPECT_NO_THROW(validate(workload)) << workload.name;
+    EXPECT_EQ(workload.name, default_name(workload));
+    EXPECT_TRUE(names.insert(workload.name).second) << workload.name;
+    EXPECT_TRUE(workload.outputs() > 1 || workload.loss != Loss::kCrossEntropy) << workload.name;
+    EXPECT_LE(workload.batch_size, 20000);
+    ++of_layers[workload.layers()];
+    for (const int width : workload.model.widths) {
+      EXPECT_LE(width, 3000);
+      ++widths;
+      narrow += width <= 54;  // half of the logarithm
+    }
+    ASSERT_EQ(entry.cells.size(), 1u);
+    ASSERT_EQ(entry.cells[0].precisions.size(), 1u);
+    ++of_rules["precision " + std::string(to_string(entry.cells[0].precisions[0]))];
+    ++of_rules["activation " + std::string(to_string(workload.model.activation))];
+    ++of_rules["loss " + std::string(to_string(workload.loss))];
+    ++of_rules["optimizer " + std::string(to_string(workload.optimizer.kind)) +
+               std::to_string(workload.optimizer.momentum > 0)];
+  }
+  EXPECT_EQ(of_rules.size(), 2u + 5 + 3 + 4);
+  for (const auto& [rule, count] : of_rules) EXPECT_GT(count, 150) << rule;
+  EXPECT_EQ(of_layers.size(), 8u);
+  for (const auto& [layers, count] : of_layers) EXPECT_GT(count, 80) << layers;
+  EXPECT_NEAR(static_cast<double>(narrow) / widths, 0.5, 0.05);
+}
+
+TEST(DrawnSuite, MistakesSayWhereTheyAre) {
+  EXPECT_THAT(complaint(R"({"description": "d", "precisions": ["fp32"], "backends": ["all"]})"),
+              HasSubstr("expected either key 'workloads' or key 'drawn'"));
+  EXPECT_THAT(complaint(suite_text(kGood, std::string(R"("drawn": )") + kTenDrawn + ", ")),
+              HasSubstr("expected either key 'workloads' or key 'drawn'"));
+  EXPECT_THAT(complaint(drawing_text(R"({"networks": 10})")), HasSubstr("drawn: key 'layers' is missing"));
+  EXPECT_THAT(complaint(drawing_text(R"({"networks": 10, "layers": 17, "width": 3000, "batch_size": 1})")),
+              HasSubstr("drawn.layers: expected a whole number, 1 to 16"));
+  EXPECT_THAT(complaint(drawing_text(R"({"networks": 10, "layers": 1, "width": 9, "batch_size": 1})")),
+              HasSubstr("drawn.width: expected a whole number, 100 to"));
+}
+
 class PlanTest : public testing::Test {
  protected:
   PlanTest() {
@@ -247,6 +326,22 @@ TEST_F(PlanTest, AllLeavesOutWhatTrainsOnMoreDevicesThanTheWorkloadHas) {
   EXPECT_THAT(made.workloads[1].groups[0].backends, ::testing::Contains("pytorch-ddp"));
   options_.backends = {"pytorch-ddp"};  // asked for by its name it is a row that says why not
   EXPECT_THAT(plan().workloads[0].groups[0].backends, ElementsAre("pytorch-ddp"));
+}
+
+TEST_F(PlanTest, ASuiteThatDrawsTakesTheWordOfTheCommandLine) {
+  folder_.write("bench/suites/d.json", drawing_text(kTenDrawn));
+  options_.suite = "d";
+  EXPECT_THAT(refusal(), HasSubstr("no commit is known; give a word with --draw"));
+  options_.draw = "0123456789";
+  const std::vector<std::string> drawn = names();
+  EXPECT_EQ(drawn.size(), 10u);
+  options_.suite_workloads = {drawn[3]};
+  EXPECT_THAT(names(), ElementsAre(drawn[3]));
+  options_.suite_workloads.clear();
+  options_.suite = "s";
+  EXPECT_THAT(refusal(), HasSubstr("--draw: suite s draws nothing"));
+  options_.workload_names = {"mlp-4x3-b2"};
+  EXPECT_THAT(refusal(), HasSubstr("--draw: goes with --suite drawn"));
 }
 
 TEST_F(PlanTest, ABackendThatRepeatsAnotherIsMeasuredWhereItIsNamed) {

@@ -26,10 +26,10 @@ namespace {
 
 // Options whose value decides what is measured and how. A resumed run must agree on them.
 const std::set<std::string> kSettings = {
-    "suite",          "workload",     "workloads", "shard",  "backend",       "precision",
-    "data",           "seed",         "losses",    "blocks", "block-seconds", "device",
-    "energy-seconds", "loss-seeds",   "beta1",     "beta2",  "epsilon",       "momentum",
-    "learning-rate",  "weight-decay", "batch",     "loss",   "optimizer",     "devices"};
+    "suite", "workload",  "workloads", "shard",         "backend",       "precision",      "data",
+    "seed",  "losses",    "blocks",    "block-seconds", "device",        "energy-seconds", "loss-seeds",
+    "beta1", "beta2",     "epsilon",   "momentum",      "learning-rate", "weight-decay",   "batch",
+    "loss",  "optimizer", "devices",   "draw"};
 
 // What a number of the optimizer may be.
 struct NumberOption {
@@ -290,6 +290,11 @@ struct Parser {
         ->group(what);
     run->add_option("--loss", loss, "As --batch: cross-entropy, mse or bce")->group(what);
     run->add_option("--optimizer", optimizer, "As --batch: sgd, adam or adamw")->group(what);
+    run->add_option(
+           "--draw", options.draw,
+           "What a suite draws its networks from (the suite 'drawn' does), such as a commit; default: the "
+           "commit that is measured")
+        ->group(what);
     run->add_option("--shard", shard, "I/N: the I-th of N parts of the workloads")->group(what);
     list_of(run->add_option("--backend", options.backends,
                             "Backends, or 'all' that compete (not 'cuda', which repeats another row); -NAME "

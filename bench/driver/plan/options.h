@@ -46,10 +46,11 @@ struct RunOptions {
   std::optional<ModelOption> model;  ///< instead of a suite, until run/user_model.h makes it a workload
   std::vector<std::string> workload_names;   ///< --workload: instead of a suite
   std::vector<std::string> suite_workloads;  ///< --workloads: subset of the suite; empty for all
-  int shard_index = 1, shard_count = 1;      ///< --shard I/N, I from 1
-  std::vector<std::string> backends;         ///< empty: what the suite says
-  std::vector<Precision> precisions;         ///< empty: what the suite says
-  std::string data_folder;                   ///< IDX files; empty: synthetic
+  std::string draw;  ///< --draw: what the suite draws its networks from; empty: the commit
+  int shard_index = 1, shard_count = 1;  ///< --shard I/N, I from 1
+  std::vector<std::string> backends;     ///< empty: what the suite says
+  std::vector<Precision> precisions;     ///< empty: what the suite says
+  std::string data_folder;               ///< IDX files; empty: synthetic
   std::optional<std::uint64_t> seed;
   // Of the workloads named, instead of what their names say.
   std::optional<int> batch_size;

@@ -10,6 +10,7 @@
 #include "core/optimizer_numbers.h"
 #include "data/dataset.h"
 #include "driver/system/command_name.h"
+#include "driver/system/sources.h"
 
 namespace headroom {
 namespace {
@@ -182,6 +183,14 @@ void set_numbers(Workload& workload, const std::map<std::string, double>& number
   if (says_all) workload.name = default_name(workload);
 }
 
+// The word that the suite's networks are drawn from.
+std::string drawn_from(const RunOptions& options, const Suite& suite, const Installation& installation) {
+  if (!options.draw.empty() && !suite.drawing)
+    throw InputError(fmt::format("--draw: suite {} draws nothing; --suite drawn does", suite.name));
+  if (!options.draw.empty() || !suite.drawing) return options.draw;
+  return git_state(installation.root).sha.value_or("");
+}
+
 }  // namespace
 
 std::int64_t Plan::cells() const {
@@ -219,9 +228,10 @@ Plan make_plan(const RunOptions& options, const Installation& installation, cons
     plan.precisions_without_gpu = suite.precisions_without_gpu;
     plan.loss_steps = suite.loss_steps;
     plan.loss_seeds = suite.loss_seeds;
-    entries = std::move(suite.workloads);
+    entries = workloads_of(suite, drawn_from(options, suite, installation));
     keep_workloads(entries, options.suite_workloads, suite.name);
   } else {
+    if (!options.draw.empty()) throw InputError("--draw: goes with --suite drawn, not with --workload");
     for (const std::string& name : options.workload_names) {
       SuiteWorkload entry{named_workload(name, options), {{{Precision::kFp32}, {kAllBackends}}}};
       for (const SuiteWorkload& other : entries) {

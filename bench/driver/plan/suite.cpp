@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/names.h"
 #include "core/optimizer_numbers.h"
+#include "driver/plan/drawn.h"
 #include "driver/system/command_name.h"
 #include "driver/system/json_file.h"
 #include "json/reader.h"
@@ -237,13 +238,30 @@ void read_entry(const JsonReader& node, Suite& suite, const SuiteCells& defaults
   }
 }
 
+// The draw must come to an end: there are far more networks of a size than are asked for.
+constexpr std::int64_t kMostDrawn = 1000;
+
+Drawing read_drawing(const JsonReader& node, const SuiteCells& cells) {
+  expect_keys(node, {"networks", "layers", "width", "batch_size"}, {});
+  const auto most = [&](const char* key, std::int64_t least, std::int64_t limit) {
+    return static_cast<int>(node.at(key).integer(least, limit));
+  };
+  return {.networks = most("networks", 1, kMostDrawn),
+          .most_layers = most("layers", 1, kMaxLayers),
+          .most_width = most("width", 100, kMaxWidth),
+          .most_batch = most("batch_size", 1, std::int64_t{1} << 30),
+          .cells = cells};
+}
+
 }  // namespace
 
 Suite read_suite(const std::filesystem::path& file) try {
   const nlohmann::json parsed = read_json(file, "a suite file");
   const JsonReader root(parsed, file.string());
-  expect_keys(root, {"description", "precisions", "backends", "workloads"},
-              {"precisions_without_gpu", "loss_steps", "loss_seeds", "python_worker_arguments"});
+  expect_keys(root, {"description", "precisions", "backends"},
+              {"workloads", "drawn", "precisions_without_gpu", "loss_steps", "loss_seeds",
+               "python_worker_arguments"});
+  if (root.has("workloads") == root.has("drawn")) root.fail("expected either key 'workloads' or key 'drawn'");
   Suite suite;
   suite.name = file.stem().string();
   check_name(file.string() + ": the file's name without .json", suite.name);
@@ -263,11 +281,23 @@ Suite read_suite(const std::filesystem::path& file) try {
   }
   if (root.has("python_worker_arguments"))
     suite.python_worker_arguments = read_names(root.at("python_worker_arguments"));
-  for (const JsonReader& node : root.at("workloads").items_not_empty())
-    read_entry(node, suite, defaults, file.parent_path());
+  if (root.has("drawn"))
+    suite.drawing = read_drawing(root.at("drawn"), defaults);
+  else
+    for (const JsonReader& node : root.at("workloads").items_not_empty())
+      read_entry(node, suite, defaults, file.parent_path());
   return suite;
 } catch (const JsonError& error) {
   throw InputError(error.what());
+}
+
+std::vector<SuiteWorkload> workloads_of(const Suite& suite, const std::string& word) {
+  if (!suite.drawing) return suite.workloads;
+  if (word.empty())
+    throw InputError(fmt::format(
+        "suite {} draws its networks from the commit, and no commit is known; give a word with --draw",
+        suite.name));
+  return draw_workloads(*suite.drawing, word);
 }
 
 std::vector<std::string> suite_names(const std::filesystem::path& folder) {

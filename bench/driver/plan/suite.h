@@ -26,10 +26,17 @@ struct SuiteWorkload {
   std::string about = {};  ///< where it comes from, in a sentence; may be empty
 };
 
+/// How many networks are drawn at random, and from what (drawn.h).
+struct Drawing {
+  int networks = 0, most_layers = 0, most_width = 0, most_batch = 0;
+  SuiteCells cells = {};  ///< of each network one of the precisions
+};
+
 struct Suite {
   std::string name;
   std::string description;
-  std::vector<SuiteWorkload> workloads;
+  std::vector<SuiteWorkload> workloads;  ///< empty with `drawing`
+  std::optional<Drawing> drawing;        ///< in place of workloads: a run draws them (workloads_of)
   /// Where there is no CUDA device only these are run; nullopt for no such limit.
   std::optional<std::vector<Precision>> precisions_without_gpu;
   std::int64_t loss_steps = 0;
@@ -42,6 +49,9 @@ struct Suite {
 /// Throws InputError (`file: where: what, and what would be right`) for anything but a right suite:
 /// unknown keys, missing keys, wrong types, duplicate names, workloads out of range.
 Suite read_suite(const std::filesystem::path& file);
+
+/// The suite's workloads; of a suite that draws them those of `word`. Throws InputError if it needs a word and that is empty.
+std::vector<SuiteWorkload> workloads_of(const Suite& suite, const std::string& word);
 
 /// Names of the suites in `folder`, sorted.
 std::vector<std::string> suite_names(const std::filesystem::path& folder);

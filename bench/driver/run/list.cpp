@@ -12,6 +12,7 @@
 #include "driver/run/offers.h"
 #include "driver/run/worker_pool.h"
 #include "driver/system/scratch.h"
+#include "driver/system/sources.h"
 #include "driver/system/table.h"
 
 namespace headroom {
@@ -64,6 +65,9 @@ std::string list_text(const ListOptions& options, std::size_t width) {
   const std::filesystem::path folder = installation.root / "bench" / "suites";
   std::vector<Suite> suites;
   for (const std::string& name : suite_names(folder)) suites.push_back(read_suite(find_suite(name, folder)));
+  const std::string commit = git_state(installation.root).sha.value_or("");
+  for (Suite& suite : suites)
+    if (!suite.drawing || !commit.empty()) suite.workloads = workloads_of(suite, commit);
 
   // A worker that does not answer soon must not hold up a list.
   TimeLimits limits;
