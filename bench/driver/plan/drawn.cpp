@@ -4,17 +4,15 @@
 #include <cmath>
 #include <random>
 
+#include "driver/system/sources.h"
+
 namespace headroom {
 namespace {
 
 /// The standard fixes the engine's numbers, and not those of its distributions; so these are here.
 class Draw {
  public:
-  explicit Draw(const std::string& word) {
-    std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, 64 bits
-    for (const char letter : word) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
-    engine_.seed(hash);
-  }
+  explicit Draw(const std::string& word) : engine_(fnv1a64(word)) {}
   /// Even over 0 to count - 1; the remainder's bias is below count / 2^64.
   std::size_t below(std::size_t count) { return static_cast<std::size_t>(engine_() % count); }
   template <class Values>

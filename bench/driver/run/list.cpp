@@ -121,7 +121,8 @@ std::string list_text(const ListOptions& options, std::size_t width) {
     for (const SuiteWorkload& entry : suite.workloads) {
       if (const auto shown = &entry - suite.workloads.data();
           shown == kMostListed && suite.workloads.size() > kMostListed) {
-        text += fmt::format("    and {} more, which list --json has\n", suite.workloads.size() - kMostListed);
+        rows.push_back(
+            {fmt::format("  and {} more, which list --json has", suite.workloads.size() - kMostListed)});
         break;
       }
       const std::string trained = default_name(entry.workload);

@@ -95,12 +95,15 @@ std::optional<std::string> source_digest(const fs::path& root) {
   return text_digest(parts);
 }
 
+std::uint64_t fnv1a64(std::string_view bytes, std::uint64_t hash) {
+  for (const unsigned char byte : bytes) hash = (hash ^ byte) * 0x100000001b3u;
+  return hash;
+}
+
 std::string text_digest(const std::vector<std::string>& parts) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const std::string& part : parts) {
-    for (const unsigned char byte : part) hash = (hash ^ byte) * 0x100000001b3u;
-    hash = (hash ^ 0xffu) * 0x100000001b3u;  // no UTF-8 text holds this byte: it ends each part
-  }
+  std::uint64_t hash = fnv1a64("");
+  for (const std::string& part : parts)
+    hash = fnv1a64("\xff", fnv1a64(part, hash));  // no UTF-8 text holds this byte: it ends each part
   return fmt::format("fnv1a64:{:016x}", hash);
 }
 

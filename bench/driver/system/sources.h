@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace headroom {
@@ -29,6 +30,9 @@ std::map<std::string, std::int64_t> commit_times(const std::filesystem::path& ro
 /// CMakeLists.txt) under bench/, cuda_impl/ and torch_impl/ (folders named build left out), in order of their paths. nullopt if `root` has
 /// no bench/.
 std::optional<std::string> source_digest(const std::filesystem::path& root);
+
+/// FNV-1a, 64 bits, of the bytes behind those that `hash` is of.
+std::uint64_t fnv1a64(std::string_view bytes, std::uint64_t hash = 0xcbf29ce484222325u);
 
 /// "fnv1a64:" and the FNV-1a 64 hash of the parts, each ended by a byte that no text holds.
 std::string text_digest(const std::vector<std::string>& parts);
