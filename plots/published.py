@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import findings
@@ -37,8 +37,28 @@ class Published:
 
 
 def published(root: Path = ROOT) -> Published:
-    results = read_results(sorted((root / PUBLISHED).glob("*.json")))
+    results = latest(read_results(sorted((root / PUBLISHED).glob("*.json")), with_repeated=True))
     return Published(results, findings.cells_of(results), root)
+
+
+def latest(results: Results) -> Results:
+    """Without a workload and precision of a file where a later one has it, and no rival less."""
+    started = {source.file: str(source.run["started_utc"]) for source in results.sources}
+    rivals: dict[tuple[str, str], dict[str, set[str]]] = {}  # of a cell in each file that has it
+    for row in results.rows:
+        of_files = rivals.setdefault((row.workload.name, row.precision), {})
+        names = of_files.setdefault(row.file, set())
+        if row.is_rival and row.state != "skipped":
+            names.add(row.backend)
+
+    def replaced(row: Row) -> bool:
+        of_files = rivals[row.workload.name, row.precision]
+        return any(
+            started[row.file] < started[file] and of_files[row.file] <= names
+            for file, names in of_files.items()
+        )
+
+    return replace(results, rows=[row for row in results.rows if not replaced(row)])
 
 
 def apart(data: Published, folder: str) -> Published:

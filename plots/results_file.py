@@ -474,8 +474,8 @@ def _add(value: object, where: str, **fields: object) -> None:
         value[name] = default
 
 
-def read_results(paths: list[Path]) -> Results:
-    """Rows of all files, which must be of one device model and must not repeat a record."""
+def read_results(paths: list[Path], with_repeated: bool = False) -> Results:
+    """Rows of all files, of one device model. No record may be there twice, unless `with_repeated`."""
     results: Results | None = None
     seen: dict[tuple[str, str, str], str] = {}
     known: dict[str, tuple[Workload, str]] = {}
@@ -506,7 +506,7 @@ def read_results(paths: list[Path]) -> Results:
         for index, record in enumerate(document["records"]):
             row = _row(record, _named(path), index, workloads)
             key = (row.workload.name, row.backend, row.precision)
-            if key in seen:
+            if key in seen and not with_repeated:
                 what = f"{row.backend} {row.precision} of '{row.workload.name}'"
                 raise InputError(
                     f"{path}: records[{index}]: {what} is already in {seen[key]}: draw them separately"

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plots"))
 
 import doc_blocks  # noqa: E402
 import findings  # noqa: E402
-from published import PUBLISHED, Published, Stale, claimed  # noqa: E402
+from published import PUBLISHED, Published, Stale, claimed, latest  # noqa: E402
 from results_file import read_results  # noqa: E402
 
 
@@ -72,6 +72,27 @@ def test_a_summary_has_the_best_rival_where_it_is_no_pytorch_row(tmp_path):
     ]
     text = doc_blocks.made_block(published(tmp_path, results), "summary")
     assert "| 1000 pytorch-eager | 80 cublaslt-graph | 10 cuda-resident | 100× | 8.0× | 100× |" in text
+
+
+def test_of_a_cell_that_was_measured_again_the_later_file_counts_if_no_rival_is_missing(tmp_path):
+    documents = [document(), document(), document()]
+    for day, results in enumerate(documents, start=1):
+        results["run"]["started_utc"] = f"2026-01-0{day}T00:00:00Z"
+    name = documents[0]["workloads"][0]["name"]
+    documents[1]["records"].append(
+        made_up.record(name, "pytorch-graph", "fp32", 1e-4)
+    )  # not in the third file
+    for results, backend in zip(
+        documents, ("cuda-resident-compiled", "cuda-resident", "cuda-resident"), strict=True
+    ):
+        results["records"].append(made_up.record(name, backend, "fp32", 1e-5))
+    data = published(tmp_path, documents[0])
+    files = [tmp_path / f"{place}.json" for place in range(3)]
+    for file, results in zip(files, documents, strict=True):
+        file.write_text(json.dumps(results))
+    rows = latest(read_results(files, with_repeated=True)).rows
+    assert sorted({Path(row.file).name for row in rows}) == ["1.json", "2.json"]
+    assert latest(data.results) == data.results
 
 
 def test_a_claim_of_an_end_is_over_all_cells_that_have_its_rows(tmp_path):
