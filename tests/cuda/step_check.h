@@ -54,11 +54,13 @@ inline std::vector<std::int64_t> shortened_steps(const NamedProblem& problem) {
   return {0, 1, 6};
 }
 
+/// One step from each of `steps`, and ten from the start, which the steps must reach.
 /// racecheck looks for hazards, not at values: under it one launch of `sanitized_steps`, which should be so many that
 /// every buffer is written again, is all that is trained.
 inline void check_against_oracle(const NamedProblem& problem, Precision precision, Trainer& trainer,
                                  std::vector<std::int64_t> steps, std::int64_t sanitized_steps) {
   SCOPED_TRACE(problem.described(precision) + ", " + trainer.note());
+  ASSERT_GE(steps.back(), kFreeSteps - 1);  // also where they are shortened
   if (under_racecheck()) {
     trainer.train(0, sanitized_steps);
     for (const float loss : trainer.losses(0, sanitized_steps)) EXPECT_TRUE(std::isfinite(loss));
