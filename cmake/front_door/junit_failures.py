@@ -12,13 +12,23 @@ MOST_TESTS = 10
 MOST_CHARACTERS = 300  # of a line: GoogleTest prints whole vectors
 
 
+def cases_of(path):
+    try:
+        return list(ElementTree.parse(path).getroot().iter("testcase"))
+    except (OSError, ElementTree.ParseError):
+        return []
+
+
+def failed_cases(path):
+    """(suite or module, test) of each."""
+    for case in cases_of(path):
+        if case.find("failure") is not None or case.find("error") is not None:
+            yield case.get("classname"), case.get("name")
+
+
 def failed_tests(path):
     """(name, verdict, lines of output but GoogleTest's progress) of each."""
-    try:
-        cases = list(ElementTree.parse(path).getroot().iter("testcase"))
-    except (OSError, ElementTree.ParseError):
-        return
-    for case in cases:
+    for case in cases_of(path):
         for tag in ("failure", "error"):
             node = case.find(tag)
             if node is None:

@@ -23,10 +23,11 @@ import sys
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import junit_counts
+import junit_failures
 import verification
 
 SHARDS = 4
@@ -45,6 +46,7 @@ WITHOUT_PTX = (
 )
 # Minutes for a shard, so its jobs begin before all others: a run lasts as long as what ends last.
 LONGEST = "racecheck: cuda_resident_tests"
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
 # Tests that take minutes, as they compile with torch.compile: each is a job of its own.
 APART = (
     "tests/python/test_captured_rows.py::test_what_was_set_up_beside_others_is_found_alone_and_starts_no_compilers",
@@ -80,12 +82,14 @@ class Counts:
     failed: int = 0
     skipped: int = 0
     not_finished: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  # names of what failed; none where a program died
 
     def add(self, other):
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
         self.not_finished = self.not_finished + other.not_finished
+        self.failures = self.failures + other.failures
 
     def __str__(self):
         text = f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
@@ -142,34 +146,39 @@ def pytest_jobs(root):
     if importlib.util.find_spec("pytest") is None:
         print(f"skipped pytest: {sys.executable} has none", flush=True)
         return
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
     for number, test in enumerate(APART, 1):
         if not (root / test.split("::")[0]).exists():
             continue
-        yield Job("tests", "pytest", f"tests.apart.{number}", [*command, test], [test])
+        yield Job("tests", "pytest", f"tests.apart.{number}", [*PYTEST, test], [test])
     without = [f"--deselect={test}" for test in APART]
     for path in sorted((root / "tests").rglob("test_*.py")):
         file = path.relative_to(root).as_posix()
         # One at a time (tests/driver/conftest.py): a second one would hold a core only to wait.
         shared = "driver" if path.parent.name == "driver" else ""
         name = file.removesuffix(".py").replace("/", ".")
-        yield Job("tests", "pytest", name, [*command, *without, file], [file], shared=shared)
+        yield Job("tests", "pytest", name, [*PYTEST, *without, file], [file], shared=shared)
 
 
-def gtest_jobs(build, parts, environment, sanitizer):
-    """The jobs of all programs in bin/test-programs: name, folder below tests/, and `alone` or nothing."""
+def gtest_jobs(build, parts, environment, sanitizer, left=None):
+    """The jobs of all programs in bin/test-programs: name, folder below tests/, and `alone` or nothing.
+
+    `left`: of a part that it has only these tests, as jobs name them.
+    """
+    left = left or {}
     rows = [line.split() for line in (build / "bin/test-programs").read_text().splitlines() if line]
     wanted = [(part, row) for part in parts for row in rows if runs_in(part, row)]
 
     def listed(part_and_row):
         part, (name, *_) = part_and_row
-        return test_names(build / "bin" / name, filter_of(part), os.environ | environment)
+        found = test_names(build / "bin" / name, filter_of(part), os.environ | environment)
+        return [test for test in found if part not in left or f"{name} {test}" in left[part]]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         lists = list(pool.map(listed, wanted))
     for (part, (name, _, *marks)), tests in zip(wanted, lists, strict=True):
-        if part in SANITIZERS and not tests:
+        if (part in SANITIZERS or part in left) and not tests:
             continue
+        names = ":".join(tests) if part in left else filter_of(part)
         wrapper, variables = [], {}
         if part in SANITIZERS:
             variables = {"HEADROOM_SANITIZER": part}  # tests/cuda/sanitizer.h
@@ -179,8 +188,33 @@ def gtest_jobs(build, parts, environment, sanitizer):
             variables = {"CUDA_FORCE_PTX_JIT": "1"}
         alone = part not in SANITIZERS and "alone" in marks
         yield from program_jobs(
-            part, build / "bin" / name, tests, filter_of(part), wrapper, environment | variables, alone
+            part, build / "bin" / name, tests, names, wrapper, environment | variables, alone
         )
+
+
+def jobs_left(root, build, parts, earlier, environment, sanitizer):
+    """The jobs of `parts`; of those in `earlier` (Counts by part) what failed or was not finished."""
+    left = {part: {*counts.not_finished, *counts.failures} for part, counts in earlier.items()}
+    jobs = []
+    if "tests" in parts:
+        jobs = [job for job in pytest_jobs(root) if "tests" not in left or job.tests[0] in left["tests"]]
+        known = {job.tests[0] for job in jobs}
+        for number, test in enumerate(sorted(left.get("tests", set()) - known), 1):
+            if (root / test.split("::")[0]).is_file():
+                jobs.append(Job("tests", "pytest", f"tests.again.{number}", [*PYTEST, test], [test]))
+    return [*jobs, *gtest_jobs(build, parts, environment, sanitizer, left)]
+
+
+def without_what_runs_again(counts, jobs, part):
+    """Of a part's earlier counts what stays beside those of its jobs."""
+    again = {test for job in jobs if job.part == part for test in job.tests}
+    failures = [test for test in counts.failures if test not in again]
+    return replace(
+        counts,
+        failed=counts.failed - (len(counts.failures) - len(failures)),
+        not_finished=[test for test in counts.not_finished if test not in again],
+        failures=failures,
+    )
 
 
 def compile_kernels(build, logs, environment):
@@ -213,7 +247,15 @@ def finished_counts(job, status, logs):
     nothing_to_run = job.group == "pytest" and (status == 5 or (status == 4 and skipped))
     if status != 0 and failed == 0 and not nothing_to_run:
         failed = 1
-    return Counts(passed, failed, skipped)
+    names = [name_in_job(job, *case) for case in junit_failures.failed_cases(job.report(logs))]
+    return Counts(passed, failed, skipped, failures=names if len(names) == failed else [])
+
+
+def name_in_job(job, suite, test):
+    """Of a test in a JUnit file, as Job.tests has it; of a pytest file's test what pytest takes."""
+    if job.group == "pytest":
+        return f"{job.tests[0].split('::')[0]}::{test}"
+    return f"{job.tests[0].split()[0]} {suite}.{test}"
 
 
 def cut_off_counts(job, logs):
@@ -384,6 +426,9 @@ def parsed_arguments():
     parser.add_argument(
         "--kernel-digest", default="", help="of the build; a record is written when it is given"
     )
+    parser.add_argument(
+        "--resume", action="store_true", help="only what the record lacks: failed or not finished"
+    )
     parser.add_argument("--job-limit", type=float, default=300, help="seconds that one job may take")
     parser.add_argument("--within", type=float, default=3600, help="seconds that everything may take")
     return parser.parse_args()
@@ -403,12 +448,17 @@ def main():
     if options.compile_first:
         compile_kernels(options.build, options.logs, environment)
     parts = [part for part in ("tests", *SANITIZERS, "ptx_jit") if part in options.parts.split(",")]
-    with_pytest = "tests" in parts or options.parts == "pytest"
-    jobs = list(pytest_jobs(options.root)) if with_pytest else []
-    # Its longest files take longer than most programs, so pytest begins first.
-    jobs += gtest_jobs(options.build, parts, environment, options.sanitizer)
     record = verification.Record(options.root, options.kernel_digest) if options.kernel_digest else None
+    earlier = {}
+    if options.resume and record is not None:
+        earlier = {part: Counts(**record.parts[part]) for part in parts if record.parts[part]}
+    # pytest's longest files take longer than most programs, so it begins first.
+    if options.parts == "pytest":
+        jobs = list(pytest_jobs(options.root))
+    else:
+        jobs = jobs_left(options.root, options.build, parts, earlier, environment, options.sanitizer)
     before = {"tests": Counts(*map(int, options.style.split(",")))}
+    before |= {part: without_what_runs_again(counts, jobs, part) for part, counts in earlier.items()}
 
     def keep(counted):
         if record is None:

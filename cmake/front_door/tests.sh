@@ -3,7 +3,7 @@
 
 test_usage() {
   cat <<TEXT
-usage: $called test [--all] [--gpu [--sanitize | --parts NAME,...] [--within SECONDS]] [--logs DIR] [--build DIR]
+usage: $called test [--all] [--gpu [--sanitize | --parts NAME,...] [--within SECONDS] [--resume]] [--logs DIR] [--build DIR]
   builds, then runs formatting and lint, GoogleTest and pytest; tests that need a GPU report themselves as skipped
   --all        also the long tests (more networks on the GPU that the CPU plays, kills, thousands of damaged files):
                half an hour on two cores; to be run before a kernel lands
@@ -12,13 +12,14 @@ usage: $called test [--all] [--gpu [--sanitize | --parts NAME,...] [--within SEC
   --sanitize   with --gpu: also compute-sanitizer memcheck, racecheck and synccheck over the tests on small shapes
   --parts      with --gpu: only these of tests, ptx_jit, memcheck, racecheck, synccheck; the record keeps the others
   --within     with --gpu: what has not ended after so many seconds is ended and counted as not finished
+  --resume     with --gpu: of a record of the same kernels only what failed or was not finished; its counts go on
   --logs DIR   a log for every program and file of tests goes there (default: test-logs in the build folder)
   --build DIR  the build folder DIR as it is: no compiler, packages or network
 TEXT
 }
 
 run_tests() {
-  local all='' gpu='' sanitize='' parts='' within=3600 logs=''
+  local all='' gpu='' sanitize='' parts='' within=3600 logs='' resume=''
   if has_help "$@"; then
     test_usage
     return
@@ -43,14 +44,15 @@ run_tests() {
   [ $((failed + not_finished)) -eq 0 ]
 }
 
-# Sets all, gpu, sanitize, parts, within and logs.
+# Sets all, gpu, sanitize, parts, within, resume and logs.
 read_test_options() {
-  local known='known: --all, --gpu, --sanitize, --parts, --within, --logs, --build' part
+  local known='known: --all, --gpu, --sanitize, --parts, --within, --resume, --logs, --build' part
   while [ $# -gt 0 ]; do
     case $1 in
       --all) all=yes ;;
       --gpu) gpu=yes ;;
       --sanitize) sanitize=yes ;;
+      --resume) resume=yes ;;
       --parts | --within | --logs)
         [ $# -ge 2 ] || fail "test: $1 needs a value"
         printf -v "${1#--}" %s "$2"
@@ -67,6 +69,7 @@ read_test_options() {
   [[ $within =~ ^[1-9][0-9]*$ ]] || fail "test --within $within: expected a number of seconds"
   [ -z "$sanitize" ] || [ -n "$gpu" ] || fail "test: --sanitize goes with --gpu"
   [ -z "$parts" ] || [ -n "$gpu" ] || fail "test: --parts goes with --gpu"
+  [ -z "$resume" ] || [ -n "$gpu" ] || fail "test: --resume goes with --gpu"
 }
 
 test_without_gpu() {
@@ -86,13 +89,15 @@ test_with_gpu() {
   if [ -z "$parts" ]; then parts=tests,ptx_jit${sanitize:+,memcheck,racecheck,synccheck}; fi
   [[ $parts != *check* ]] || command -v "$(sanitizer)" >/dev/null ||
     fail "test --sanitize: compute-sanitizer is neither on PATH nor in the CUDA toolkit (CUDA_HOME)"
-  if [[ $parts == *tests* ]]; then check_style; fi
+  if [[ $parts == *tests* && -z $resume ]]; then check_style; fi
   if [ "$(kernel_digest)" = "$build_kernel_digest" ]; then
     digest=(--kernel-digest "$build_kernel_digest")
   else
     note_failure "verification record: the build is not of these kernel sources; nothing is written"
+    [ -z "$resume" ] || return 0 # there is none to go on with
   fi
-  run_side_by_side --compile-first --parts "$parts" --within $((within - SECONDS)) --sanitizer "$(sanitizer)" "${digest[@]}"
+  run_side_by_side --compile-first --parts "$parts" --within $((within - SECONDS)) --sanitizer "$(sanitizer)" \
+    ${resume:+--resume} "${digest[@]}"
 }
 
 kernel_digest() { "$python" "$front_door/verification.py" digest "$root"; }

@@ -490,7 +490,7 @@ def test_a_gpu_run_writes_the_verification_record(copy, environment, gpu_machine
     assert record["device"] == "Made-up GPU 1"
     assert record["kernel_digest"] == verification(copy, "digest")
     for part in PARTS[1:]:
-        assert record[part] == {"passed": 3, "failed": 0, "skipped": 2, "not_finished": []}
+        assert record[part] == {"passed": 3, "failed": 0, "skipped": 2, "not_finished": [], "failures": []}
         assert f"ok      {part}: some_test: 3 passed, 0 failed, 2 skipped (" in result.stdout
     assert record["tests"]["passed"] >= 4
     assert "Made-up GPU 1" in result.stdout and ": current" in result.stdout
@@ -536,6 +536,26 @@ def test_what_is_cut_off_is_not_finished_and_the_rest_is_kept(copy, environment,
     assert record["racecheck"]["not_finished"] == ["some_test Suite.One"]
     assert record["memcheck"]["passed"] == record["synccheck"]["passed"] == 3
     assert (tmp_path / "logs/racecheck.some_test.log").read_text().startswith("[       OK ]")
+
+
+def test_a_run_is_resumed_with_what_its_record_lacks(copy, environment, hanging_racecheck, tmp_path):
+    parts = ("--gpu", "--parts", "memcheck,racecheck", "--build", str(hanging_racecheck))
+    run(copy, environment, "test", *parts, "--within", "5")
+    sanitizer = tmp_path / "toolkit/bin/compute-sanitizer"
+    sanitizer.write_text('#!/usr/bin/env bash\nexec "${@:7}"\n')
+    calls = hanging_racecheck / "bin/some_test.calls"
+    calls.unlink()
+    result = run(copy, environment, "test", *parts, "--resume")
+    assert result.returncode == 0, result.stdout
+    assert [call.split()[1] for call in calls.read_text().splitlines()] == ["--gtest_filter=Suite.One"]
+    record = json.loads((copy / RECORD).read_text())
+    assert record["memcheck"]["passed"] == record["racecheck"]["passed"] == 3
+    assert record["racecheck"]["not_finished"] == []
+    # Of other kernels there is nothing to go on with, and of a finished record nothing is left.
+    calls.unlink()
+    assert run(copy, environment, "test", *parts, "--resume").returncode == 0
+    assert not calls.exists()
+    assert run(copy, environment, "test", "--resume").returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,50 @@ def test_what_is_not_begun_in_time_is_named(program, capsys):
     assert "(not begun)" in capsys.readouterr().out
 
 
+def test_what_failed_is_named_as_it_is_asked_for_again(tmp_path):
+    def names_of(group, tests, case):
+        job = run_tests.Job("tests", group, "name", [], tests)
+        job.report(tmp_path).write_text(
+            f'<testsuites><testsuite tests="2" skipped="0" failures="1" errors="0">{case}'
+            '<testcase classname="Other" name="Passed"/></testsuite></testsuites>'
+        )
+        return run_tests.finished_counts(job, 1, tmp_path).failures
+
+    of_program = '<testcase classname="Every/Trainer" name="Steps/fp32"><failure message="no"/></testcase>'
+    of_pytest = '<testcase classname="tests.test_some" name="test_one[a]"><failure message="no"/></testcase>'
+    assert names_of("some_test", ["some_test A.B"], of_program) == ["some_test Every/Trainer.Steps/fp32"]
+    assert names_of("pytest", ["tests/test_some.py"], of_pytest) == ["tests/test_some.py::test_one[a]"]
+    assert names_of("some_test", ["some_test A.B"], "") == []  # it failed, and no test says so
+
+
+def test_a_resumed_run_has_what_failed_or_was_not_finished_and_counts_the_rest_once(program):
+    (program.parent / "bin").mkdir()
+    program.rename(program.parent / "bin/some_test")
+    (program.parent / "bin/test-programs").write_text("some_test cuda\n")
+    (program.parent / "tests").mkdir()
+    for name in ("test_done", "test_left", "test_failed"):
+        (program.parent / f"tests/{name}.py").write_text("")
+    earlier = run_tests.Counts(
+        passed=5,
+        failed=3,
+        not_finished=["some_test Waits.SmallLost", "tests/test_left.py", "gone_test A.B"],
+        failures=["some_test Kernels/fp32.SmallForward", "tests/test_failed.py::test_one", "gone_test A.C"],
+    )
+    jobs = run_tests.jobs_left(program.parent, program.parent, ["tests"], {"tests": earlier}, {}, "")
+    assert sorted(test for job in jobs for test in job.tests) == [
+        "some_test Kernels/fp32.SmallForward",
+        "some_test Waits.SmallLost",
+        "tests/test_failed.py::test_one",
+        "tests/test_left.py",
+    ]
+    assert {job.command[-1] for job in jobs if job.group == "some_test"} == {
+        "--gtest_filter=Waits.SmallLost:Kernels/fp32.SmallForward"
+    }
+    assert run_tests.without_what_runs_again(earlier, jobs, "tests") == run_tests.Counts(
+        passed=5, failed=1, not_finished=["gone_test A.B"], failures=["gone_test A.C"]
+    )
+
+
 @pytest.mark.parametrize(
     ("status", "skipped", "failed"),
     [(0, 1, 0), (5, 0, 0), (4, 1, 0), (4, 0, 1), (1, 1, 1)],
