@@ -29,7 +29,7 @@ def start(*arguments):
     )
 
 
-def finish(process, timeout=120):
+def finish(process, timeout=300):
     output, errors = process.communicate(timeout=timeout)
     for folder in (Path("/dev/shm"), Path(tempfile.gettempdir())):
         assert list(folder.glob(f"headroom-{process.pid}-*")) == []

@@ -55,7 +55,7 @@ def made_up_gpu(monkeypatch):
     return lambda wrong: monkeypatch.setenv("FAKE_NVML", wrong)
 
 
-def headroom(*arguments, timeout=120):
+def headroom(*arguments, timeout=300):
     process = start(*arguments)
     output, errors = process.communicate(timeout=timeout)
     assert_nothing_left(process)
