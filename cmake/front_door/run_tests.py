@@ -82,7 +82,7 @@ class Counts:
     failed: int = 0
     skipped: int = 0
     not_finished: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)  # names of what failed; none where a program died
+    failures: list[str] = field(default_factory=list)  # names; none of a job that failed otherwise
 
     def add(self, other):
         self.passed += other.passed
