@@ -28,6 +28,11 @@ std::vector<BackendPrecision> all_precisions(const std::optional<std::string>& u
   return precisions;
 }
 
+/// Of its ranks, or of the only one.
+std::vector<int> devices_of(const TrainerRequest& request) {
+  return request.devices.empty() ? std::vector{request.device} : request.devices;
+}
+
 /// Why `backend` cannot be asked to train this; nullopt if it can.
 std::optional<std::string> not_offered(const Backend& backend, const Workload& workload,
                                        Precision precision) {
@@ -128,10 +133,8 @@ WorkerDescription describe(int device) {
        .precisions = all_precisions(resident_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
-             const std::vector<int> devices =
-                 request.devices.empty() ? std::vector{request.device} : request.devices;
              return make_resident_trainer(request.workload, request.precision, request.data, request.initial,
-                                          devices, request.cache_folder);
+                                          devices_of(request), request.cache_folder);
            },
        .trains_everything = true,
        .family = Family::kOurs,
@@ -173,20 +176,21 @@ WorkerDescription describe(int device) {
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_compiled_tiled_trainer(request.workload, request.precision, request.data,
-                                                request.initial, request.device, request.cache_folder);
+                                                request.initial, devices_of(request), request.cache_folder);
            },
        .trains_everything = true,
        .family = Family::kOurs,
        .description =
            "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor",
        .compiles = true,
-       .compile = tiled_compiled_ahead({})},
+       .compile = tiled_compiled_ahead({}),
+       .max_devices = kMostTiledRanks},
       {.name = "cuda-tiled-portable",
        .precisions = all_precisions(tiled_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_compiled_tiled_trainer(request.workload, request.precision, request.data,
-                                                request.initial, request.device, request.cache_folder,
+                                                request.initial, devices_of(request), request.cache_folder,
                                                 {.portable = true});
            },
        .trains_everything = true,
@@ -194,7 +198,8 @@ WorkerDescription describe(int device) {
        .description = "cuda-tiled by the kernel for every GPU, without wgmma; not in 'all'",
        .compiles = true,
        .repeats = true,
-       .compile = tiled_compiled_ahead({.portable = true})},
+       .compile = tiled_compiled_ahead({.portable = true}),
+       .max_devices = kMostTiledRanks},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =

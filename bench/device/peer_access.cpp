@@ -32,4 +32,17 @@ void enable_peer_access(const std::vector<int>& devices) {
   }
 }
 
+void require_peer_atomics(const std::vector<int>& devices) {
+  for (const int device : devices)
+    for (const int peer : devices) {
+      if (peer == device) continue;
+      int can = 0;
+      CUDA_CHECK(cudaDeviceGetP2PAttribute(&can, cudaDevP2PAttrNativeAtomicSupported, device, peer));
+      if (can == 0)
+        throw UnsupportedError("device " + std::to_string(device) +
+                               " cannot add to values in the memory of device " + std::to_string(peer) +
+                               " (no native atomics between them)");
+    }
+}
+
 }  // namespace headroom

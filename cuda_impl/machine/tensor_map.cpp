@@ -67,16 +67,17 @@ CUtensorMap tensor_map(Element element, const void* data, std::int64_t rows, std
                      .box = {box_columns(element), box_rows}});
 }
 CUtensorMap tensor_map(Element element, const void* data, std::int64_t slices, std::int64_t rows,
-                       std::int64_t columns, std::int64_t pitch, int box_rows) {
+                       std::int64_t columns, std::int64_t pitch, int box_rows, std::int64_t slice_rows) {
   const std::int64_t row = pitch * bytes_of(element);
   return encode_map(element, data,
                     {.rank = 3,
                      .extents = {columns, rows, slices},
-                     .strides = {row, rows * row},
+                     .strides = {row, (slice_rows > 0 ? slice_rows : rows) * row},
                      .box = {box_columns(element), box_rows, 1}});
 }
 CUtensorMap tensor_map_of_panels(Element element, const void* data, std::int64_t slices, std::int64_t rows,
-                                 std::int64_t columns, std::int64_t pitch, int box_rows, int box_panels) {
+                                 std::int64_t columns, std::int64_t pitch, int box_rows, int box_panels,
+                                 std::int64_t slice_rows) {
   const std::int64_t row = pitch * bytes_of(element), across = box_columns(element);
   const std::int64_t panels = (columns + across - 1) / across;
   if (panels > 1 && pitch < panels * across)
@@ -85,7 +86,7 @@ CUtensorMap tensor_map_of_panels(Element element, const void* data, std::int64_t
   return encode_map(element, data,
                     {.rank = 4,
                      .extents = {std::min(columns, across), rows, panels, slices},
-                     .strides = {row, across * bytes_of(element), rows * row},
+                     .strides = {row, across * bytes_of(element), (slice_rows > 0 ? slice_rows : rows) * row},
                      .box = {static_cast<int>(across), box_rows, box_panels, 1}});
 }
 

@@ -31,6 +31,7 @@ struct Rows {
 
 /// A matrix [slices][rows][columns] as factor of the wgmma kernel's products, a stage at a time: whose inner index runs along its rows, 64
 /// rows of as many panels as a stage has slabs; and across them, in boxes of 64 columns by as many rows as a stage has inner indices.
+/// In tf32 `turned` are panels of the turned copy.
 struct Factors {
   TensorMap plain, turned;
 };
@@ -59,12 +60,40 @@ struct LayerArguments {
   std::int32_t out_tiles, in_tiles;  ///< tiles across a product's outputs, and across the weights
 };
 
+/// What the wgmma kernel has in tf32 for each layer, as it reads factors along their rows only.
+struct TurnedLayer {
+  Rows weights, input, gradient;  ///< turned copies: [2][in][out], [batches or 2][in][batch], [1][out][batch]
+  /// Of the layer's gradient before it was rounded, the sums of the columns over every `bias_unit` rows, [units][bias_pitch].
+  float* bias_sums;
+  std::int32_t bias_unit, bias_pitch;
+};
+
+/// GPUs that train a network together, at most.
+inline constexpr int kMostRanks = 8;
+
+/// Where this rank's rows of a matrix lie in each peer's memory: what Rows::values is in its own.
+struct PeerRows {
+  void* values[kMostRanks - 1];
+};
+
+/// What there is besides with several ranks (ranks.cuh). Rows and Factors::plain are of this rank's rows then, each slice of which lies among
+/// those of all ranks; Factors::turned are of all ranks' rows; gradients are there twice, by the step's parity.
+struct RankArguments {
+  std::int32_t peers;                                  ///< other ranks
+  std::int32_t joined;                                 ///< rows of all ranks
+  std::int32_t first_row;                              ///< of this rank's, among them
+  std::int32_t counters_of_copy;                       ///< from a counter of all ranks to its second copy
+  std::uint64_t steps_before;                          ///< the launch: counters go on from launch to launch
+  PeerRows inputs[kMaxLayers], gradients[kMaxLayers];  ///< inputs: of all layers but the first
+  std::uint32_t* counters[kMostRanks - 1];             ///< of each peer
+};
+
 struct Arguments {
   LayerArguments layer[kMaxLayers];
   std::int32_t layers, batch, batches;
   const Task* tasks;
   const std::int32_t* first_task;  ///< [blocks + 1]: of each thread block, and behind the last
-  std::uint32_t* counters;         ///< kCounterStride apart, zeros when the launch begins
+  std::uint32_t* counters;         ///< kCounterStride apart; with one rank zeros when the launch begins
 
   const std::int32_t* labels;  ///< [batches * batch]; with cross-entropy
   const float* targets;        ///< [batches * batch, outputs]; with the other losses
@@ -89,6 +118,9 @@ struct Arguments {
   std::uint64_t* least_report;  ///< of waits that have run out (waits.h); all ones before
   std::uint64_t* report;        ///< in the host's memory: 0, or the wait that ended the launch
   TaskTimes* times;  ///< [tasks], of the launch's last step; or null, as with a kernel that is not timed
+
+  TurnedLayer turned[kMaxLayers];
+  RankArguments ranks;
 };
 
 /// Counters in lines of their own.

@@ -1,5 +1,7 @@
 #include "tiled/compiled.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "device/device.h"
 #include "jit/cache.h"
@@ -25,7 +27,7 @@ std::string format_of(const KernelShape& shape) {
     case Precision::kFp32:
       return ours("PortableFp32");
     case Precision::kTf32:
-      return ours("PortableTf32");
+      return shape.tiling.portable ? ours("PortableTf32") : ours("Tf32");
     case Precision::kFp16:
       return shape.tiling.portable ? ours("PortableFp16") : "headroom::machine::Fp16";
     case Precision::kBf16:
@@ -38,21 +40,29 @@ std::string text_of(const Tiling& tiling) {
   return ours("Tiling{") + number(tiling.groups) + ", " + number(tiling.columns) + ", " +
          number(tiling.teams) + ", " + number(tiling.group_rows) + ", " + number(tiling.own_weight_rows) +
          ", " + number(tiling.own_weight_columns) + ", " + word(tiling.portable) + ", " +
-         number(tiling.slabs_of_stage) + "}";
+         number(tiling.slabs_of_stage) + ", " + number(tiling.slab) + "}";
 }
 std::string text_of(const KernelRules& rules) {
   return ours("KernelRules{") + value_of("Activation", rules.activation) + ", " +
          value_of("Loss", rules.loss) + ", " + number(rules.slots) + ", " + number(rules.forms) + "u, " +
-         word(rules.whole_tiles) + ", " + word(rules.timed) + "}";
+         word(rules.whole_tiles) + ", " + word(rules.timed) + ", " + word(rules.ranked) + "}";
 }
 
 /// Bytes of a thread that may lie in local memory: of the wgmma kernel a few, which a task reads once; in the portable one fp32 and tf32 keep
-/// addresses there, beside their loops.
-constexpr int kLocalBytes = 64, kPortableLocalBytes = 4096;
+/// addresses there, beside their loops. One of several ranks keeps a few more words.
+constexpr int kLocalBytes = 128, kRankedLocalBytes = 256, kPortableLocalBytes = 4096;
 
 jit::Cubin compiled(const jit::Request& request, const jit::Architecture& architecture,
                     const std::string& cache_folder) {
   return jit::compile(request, architecture, jit::found_compiler(), jit::cubins_in(cache_folder));
+}
+
+MakeKernel compiler_for(int device, const std::string& cache_folder) {
+  return [device, cache_folder](const KernelShape& shape) {
+    const DeviceInfo info = device_info(device);
+    return jit::ready(compiled(compiled_request(shape),
+                               {.major = info.compute_major, .minor = info.compute_minor}, cache_folder));
+  };
 }
 
 }  // namespace
@@ -69,12 +79,14 @@ jit::Request compiled_request(const KernelShape& shape) {
                  std::string(to_string(shape.precision)) + ", tiles of " + number(shape.tiling.rows()) + "x" +
                  number(shape.tiling.columns) + ", " + std::string(to_string(shape.rules.activation)) + ", " +
                  std::string(to_string(shape.rules.loss)) + ", " + number(shape.rules.slots) +
-                 (shape.rules.slots == 1 ? " slot" : " slots");
+                 (shape.rules.slots == 1 ? " slot" : " slots") + (shape.rules.ranked ? ", ranks" : "");
   request.argument_type = ours("Arguments");
   request.argument_bytes = sizeof(Arguments);
   // Of quotients and roots: exact ones are most of Adam's update; these are good to two units in the last place.
   request.options = {"--prec-div=false", "--prec-sqrt=false"};
-  request.most_local_bytes = portable ? kPortableLocalBytes : kLocalBytes;
+  request.most_local_bytes = portable             ? kPortableLocalBytes
+                             : shape.rules.ranked ? kRankedLocalBytes
+                                                  : kLocalBytes;
   return request;
 }
 
@@ -84,12 +96,16 @@ std::unique_ptr<TiledTrainer> make_compiled_tiled_trainer(const Workload& worklo
                                                           const DatasetView& data, const Parameters& initial,
                                                           int device, const std::string& cache_folder,
                                                           const TiledOptions& options) {
-  return make_tiled_trainer(
-      workload, precision, data, initial, device, options, [&](const KernelShape& shape) {
-        const DeviceInfo info = device_info(device);
-        return jit::ready(compiled(compiled_request(shape),
-                                   {.major = info.compute_major, .minor = info.compute_minor}, cache_folder));
-      });
+  return make_tiled_trainer(workload, precision, data, initial, device, options,
+                            compiler_for(device, cache_folder));
+}
+std::unique_ptr<Trainer> make_compiled_tiled_trainer(const Workload& workload, Precision precision,
+                                                     const DatasetView& data, const Parameters& initial,
+                                                     const std::vector<int>& devices,
+                                                     const std::string& cache_folder,
+                                                     const TiledOptions& options) {
+  return make_tiled_trainer(workload, precision, data, initial, devices, options,
+                            compiler_for(devices.empty() ? 0 : devices.front(), cache_folder));
 }
 
 jit::Request tiled_request(const Workload& workload, Precision precision, const TiledTarget& target,
@@ -97,10 +113,11 @@ jit::Request tiled_request(const Workload& workload, Precision precision, const 
   validate(workload);
   const auto [major, minor] = target.architecture;
   if (const auto reason = tiled_too_old(major, minor)) throw UnsupportedError("cuda-tiled: " + *reason);
-  const bool portable = options.portable || (options.tiling && options.tiling->portable) ||
-                        tiled_is_portable(precision, major, minor);
+  const int multiprocessors =
+      options.multiprocessors > 0 ? std::min(options.multiprocessors, target.sm_count) : target.sm_count;
+  const bool portable = tiled_takes_portable(workload, precision, major, minor, multiprocessors, options);
   StepPlan plan =
-      plan_step(workload, precision, portable, target.sm_count, options.tiling, options.slabs_of_part);
+      plan_step(workload, precision, portable, multiprocessors, options.tiling, options.slabs_of_part);
   plan.kernel.rules.timed = options.timed;
   return compiled_request(plan.kernel);
 }

@@ -25,6 +25,12 @@ std::unique_ptr<TiledTrainer> make_compiled_tiled_trainer(const Workload& worklo
                                                           const DatasetView& data, const Parameters& initial,
                                                           int device, const std::string& cache_folder = {},
                                                           const TiledOptions& options = {});
+/// On as many devices as the workload says.
+std::unique_ptr<Trainer> make_compiled_tiled_trainer(const Workload& workload, Precision precision,
+                                                     const DatasetView& data, const Parameters& initial,
+                                                     const std::vector<int>& devices,
+                                                     const std::string& cache_folder = {},
+                                                     const TiledOptions& options = {});
 
 /// A GPU that need not be there.
 struct TiledTarget {

@@ -30,12 +30,17 @@ struct WeightPlaces {
 
 /// placed [places.size()] = weights [out, in] at their places; the rest stays as it is. copy [out, pitch] gets them as they enter
 /// products; null for slots, and for weights that enter products as they are.
+/// turned [in, turned_pitch]: the copy turned, or null.
 void place_weights(Precision precision, const float* weights, const WeightPlaces& places, float* placed,
-                   void* copy, std::int64_t pitch, cudaStream_t stream);
+                   void* copy, std::int64_t pitch, void* turned, std::int64_t turned_pitch,
+                   cudaStream_t stream);
 /// The way back: weights [out, in].
 void collect_weights(const float* placed, const WeightPlaces& places, float* weights, cudaStream_t stream);
 /// rounded [rows, pitch] = features [rows, columns]; what lies behind the columns of a row is left alone.
 void round_features(Precision precision, const float* features, std::int64_t rows, std::int64_t columns,
                     void* rounded, std::int64_t pitch, cudaStream_t stream);
+/// In tf32: turned [batches, columns, pitch] = features [batches * batch, columns], each batch turned.
+void turn_features(const float* features, std::int64_t batches, std::int64_t batch, std::int64_t columns,
+                   float* turned, std::int64_t pitch, cudaStream_t stream);
 
 }  // namespace headroom::tiled

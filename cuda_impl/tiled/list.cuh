@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "machine/memory.cuh"
+#include "machine/peers.cuh"
 #include "machine/release.cuh"
 #include "machine/thread.cuh"
 #include "tiled/arguments.h"
@@ -59,14 +60,29 @@ struct StepPlace {
   }
 };
 
+/// Where among a rank's counters that of all ranks lies to which a step of the launch adds.
+MACHINE_DEVICE std::int64_t place_of_shared(const Arguments& a, int counter, int step_of_launch) {
+  const int copy = copy_of_counter(a.ranks.steps_before + static_cast<std::uint64_t>(step_of_launch));
+  return std::int64_t{kCounterStride} * (counter + copy * a.ranks.counters_of_copy);
+}
+
 /// This warpgroup is done with its part of the task, as far as `first` to `last` of its signals say so: what its threads have written,
-/// and what the copy engine has, is there for all who see the counters.
-MACHINE_DEVICE void signal(const Arguments& a, const Task& task, int first, int last) {
+/// and what the copy engine has, is there for all of this GPU who see the counters. kRanked: peers add to some of them as well.
+template <bool kRanked>
+MACHINE_DEVICE void signal(const Arguments& a, const Task& task, int step_of_launch, int first, int last) {
   machine::fence_release_gpu();
 #pragma unroll
   for (int i = 0; i < 3; ++i)
-    if (i >= first && i <= last && task.signals[i] >= 0)
-      machine::add_relaxed_gpu(a.counters + std::int64_t{kCounterStride} * task.signals[i], 1u);
+    if (i >= first && i <= last && task.signals[i] >= 0) {
+      if (kRanked && i >= kFirstOfAllRanks)
+        machine::add_relaxed_sys(a.counters + place_of_shared(a, task.signals[i], step_of_launch), 1u);
+      else
+        machine::add_relaxed_gpu(a.counters + std::int64_t{kCounterStride} * task.signals[i], 1u);
+    }
+}
+
+MACHINE_DEVICE bool is_weight_gradient(const Task& task) {
+  return task.form == Form::kWeightGradient || task.form == Form::kWeightGradientPart;
 }
 
 /// A value that is known when a kernel is compiled, as an argument.

@@ -4,7 +4,7 @@
 
 #include "machine/reductions.cuh"
 #include "rules/loss.cuh"
-#include "tiled/list.cuh"
+#include "tiled/ranks.cuh"
 
 namespace headroom::tiled {
 
@@ -13,10 +13,11 @@ struct SampleRow {
   int row;
   bool inside;
   std::int64_t sample;
-  MACHINE_DEVICE SampleRow(const Arguments& a, const StepPlace& step, int row_of_batch)
+  /// `samples`: joined_rows() of a step. Labels and targets begin with this rank's first.
+  MACHINE_DEVICE SampleRow(const Arguments& a, const StepPlace& step, int row_of_batch, int samples)
       : row(row_of_batch),
         inside(row_of_batch < a.batch),
-        sample(std::int64_t{step.batch} * a.batch + (inside ? row_of_batch : 0)) {}
+        sample(std::int64_t{step.batch} * samples + (inside ? row_of_batch : 0)) {}
 };
 
 /// Softmax cross-entropy of one row. z: the row's outputs in this lane, columns 8j + first and one more, then the gradient. The loss is

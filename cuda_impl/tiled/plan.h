@@ -25,8 +25,9 @@ namespace headroom::tiled {
 
 /// What a warpgroup makes of a tile, and the columns of a panel: a matrix moves in panels of 64 rows by 64 columns.
 inline constexpr int kPanel = 64;
-/// Inner indices of a product that tasks count in.
-inline constexpr int kSlab = 64;
+/// Inner indices of a product that tasks count in: of the wgmma kernel in tf32 half as many (Tiling::slab), so that a line of shared memory has
+/// 128 bytes there as well.
+inline constexpr int kSlab = 64, kTf32Slab = 32;
 /// Outputs of the last layer up to which the loss is made in the registers that hold them.
 inline constexpr int kOutputsOfTile = 16;
 /// Columns of a task that updates weights from parts: few, so that many multiprocessors share them.
@@ -45,6 +46,7 @@ struct Tiling {
   bool portable = false;
   int slabs_of_stage =
       1;  ///< that are fetched and multiplied at once, a stage of the ring; of the portable kernel its own matter
+  int slab = kSlab;
 
   TILED_BOTH int rows() const { return group_rows * groups; }
   constexpr int weight_rows() const { return own_weight_rows > 0 ? own_weight_rows : rows(); }
@@ -53,12 +55,16 @@ struct Tiling {
   constexpr int consumers() const { return team_threads() * teams; }
   bool operator==(const Tiling&) const = default;
 };
-constexpr Tiling wgmma_tiling(int groups, int columns, int teams, int slabs_of_stage) {
-  return {.groups = groups, .columns = columns, .teams = teams, .slabs_of_stage = slabs_of_stage};
+constexpr Tiling wgmma_tiling(int groups, int columns, int teams, int slabs_of_stage, int slab = kSlab) {
+  return {
+      .groups = groups, .columns = columns, .teams = teams, .slabs_of_stage = slabs_of_stage, .slab = slab};
 }
 /// With larger tiles stages of two slabs would be too few: 64x128 took 57 us instead of 50 at width 1024 and batch 1024.
 inline constexpr Tiling kTilings[] = {wgmma_tiling(1, 64, 2, 2), wgmma_tiling(1, 128, 2, 1),
                                       wgmma_tiling(2, 128, 1, 1)};
+inline constexpr Tiling kTf32Tilings[] = {wgmma_tiling(1, 64, 2, 2, kTf32Slab),
+                                          wgmma_tiling(1, 128, 2, 1, kTf32Slab),
+                                          wgmma_tiling(2, 128, 1, 1, kTf32Slab)};
 
 constexpr Tiling portable_tiling(int rows, int columns, int weight_rows, int weight_columns) {
   return {.groups = 1,
@@ -85,7 +91,11 @@ inline constexpr int kMostStages = 8;
 /// The network whose step is planned.
 struct Network {
   std::vector<int> widths;  ///< inputs, hidden widths, outputs
-  int batch = 0;
+  int batch = 0;            ///< of a rank
+  int ranks = 1;            ///< GPUs that train it together, all by the same lists
+
+  /// Rows of a step, over which weight gradients sum.
+  int joined() const { return ranks * batch; }
 
   int layers() const { return static_cast<int>(widths.size()) - 1; }
   int in(int layer) const { return widths[static_cast<std::size_t>(layer)]; }
@@ -117,7 +127,8 @@ struct KernelRules {
   /// The batch and the hidden widths are multiples of the tiles', so that what is stored of them needs no look at edges. Only the wgmma
   /// kernel makes use of it.
   bool whole_tiles = false;
-  bool timed = true;  ///< it can tell when its tasks were done (Arguments::times)
+  bool timed = true;    ///< it can tell when its tasks were done (Arguments::times)
+  bool ranked = false;  ///< one of several ranks (ranks.cuh)
 
   TILED_BOTH bool may_have(Form form) const { return (forms & bit_of(form)) != 0; }
   bool operator==(const KernelRules&) const = default;
@@ -135,6 +146,14 @@ struct Wait {
   std::uint32_t of_last_step : 1 = 0;
 };
 
+/// Of a task's signals, those from this one on are added to at all ranks.
+inline constexpr int kFirstOfAllRanks = 1;
+/// With several ranks such a counter is there twice, and steps, counted from the first launch on, use one or the other in turn (ranks.cuh says
+/// why). So it has to say `need` times the steps that have used it.
+TILED_BOTH int copy_of_counter(std::uint64_t step) { return static_cast<int>(step % 2); }
+TILED_BOTH std::uint32_t steps_of_copy(std::uint64_t step) {
+  return static_cast<std::uint32_t>(step / 2 + 1);
+}
 /// One tile. A task of a product fetches two factors, one for the tile's rows and one for its columns, each behind its own wait.
 struct alignas(16) Task {
   Form form = Form::kPause;
@@ -145,7 +164,8 @@ struct alignas(16) Task {
   std::uint16_t slabs = 0;  ///< of the product's inner index
   std::uint16_t stages_of_others = 0;  ///< that pass before this team's next task
   Wait rows, columns;
-  std::int32_t signals[3] = {-1, -1, -1};  ///< counters that every group of the team adds 1 to
+  /// Counters that every group of the team adds 1 to. The first one is this rank's alone; to the others each rank adds, at all ranks.
+  std::int32_t signals[3] = {-1, -1, -1};
   std::int32_t order = 0;  ///< of the step's tasks, each of which comes after what it waits for
 };
 static_assert(sizeof(Task) == 48);
@@ -177,7 +197,9 @@ constexpr WgmmaMemory wgmma_memory(const Tiling& tiling) {
   const int panels = tiling.columns / kPanel, warpgroups = tiling.groups * tiling.teams;
   memory.rows_bytes = tiling.groups * tiling.slabs_of_stage * machine::kTilePanelBytes;
   memory.columns_bytes = panels * tiling.slabs_of_stage * machine::kTilePanelBytes;
-  memory.staging_bytes = panels * machine::kTilePanelBytes;
+  // tf32 goes out from registers; what is staged are sums of columns, of each warp.
+  memory.staging_bytes =
+      tiling.slab == kTf32Slab ? 4 * tiling.columns * 4 : panels * machine::kTilePanelBytes;
   const int rest = warpgroups * memory.staging_bytes + WgmmaMemory::kOnesBytes + WgmmaMemory::kBarrierBytes +
                    WgmmaMemory::kAlignment;
   const int fitting = (kLimit - rest) / memory.stage_bytes();

@@ -21,6 +21,7 @@
 #include "rules/optimizer.cuh"
 #include "tiled/loss_rows.cuh"
 #include "tiled/portable_fetch.cuh"
+#include "tiled/ranks.cuh"
 #include "tiled/update.cuh"
 
 namespace headroom::tiled {
@@ -49,7 +50,15 @@ struct PortableWorker {
   /// All is stored: the task's counters from `first` to `last` may say so.
   MACHINE_DEVICE void tell(const Task& task, int first, int last) const {
     meet();
-    if (thread == 0) signal(waiter.arguments, task, first, last);
+    if (thread == 0) signal<S::kRanked>(waiter.arguments, task, waiter.step, first, last);
+  }
+  /// With several ranks, behind tell(): what this thread block has stored of a matrix, to the peers.
+  MACHINE_DEVICE void send(const Rows& from, const PeerRows& to, const Rectangle& what) const {
+    send_rectangle<S::kValueBytes>(waiter.arguments, from, to, what, thread, S::kWorkers);
+  }
+  MACHINE_DEVICE void tell_peers(const Task& task, int last) const {
+    meet();
+    if (thread == 0) signal_peers(waiter.arguments, task, waiter.step, last);
   }
   MACHINE_DEVICE void wait_for_stage() const {
     wait_until(waiter, WaitFor::kFullStage, [&] {
@@ -205,6 +214,15 @@ MACHINE_DEVICE void finish_tile(const PortableWorker<S>& worker, const Sums& sum
       [&](int row, int column, float4 sum, Nothing) { finish(row, column, sum); });
 }
 
+/// The task's tile of a matrix of this rank's rows, as far as the matrix goes.
+template <class S>
+MACHINE_DEVICE Rectangle tile_of(const Arguments& a, const Task& task, int slice, int columns_of_matrix) {
+  const int first_row = S::kRows * task.row, first_column = S::kColumns * task.column;
+  const auto rest = [](int all, int most) { return all < most ? all : most; };
+  return {slice, first_row, rest(a.batch - first_row, S::kRows), first_column,
+          rest(columns_of_matrix - first_column, S::kColumns)};
+}
+
 template <class Value>
 MACHINE_DEVICE Value* place_in(const Rows& matrix, int slice, int row, int column) {
   return static_cast<Value*>(matrix.values) + slice * matrix.slice + std::int64_t{row} * matrix.pitch +
@@ -268,7 +286,7 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, PortableW
   const Rows& to = a.layer[task.layer + 1].input_rows;
   typename Format::template Sums<T> sums;
   float4 bias;
-  multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums,
+  multiply_stages<S, T, false, false, false>(worker, inner_of<S>(a, task), sums,
                                              [&] { bias = biases_of(layer, task, worker); });
   worker.mark(&TaskTimes::products);
   finish_tile<S, T>(worker, sums, [&](int row_of_tile, int column_of_tile, float4 sum) {
@@ -285,6 +303,10 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, PortableW
     Format::store(place_in<typename S::Value>(to, step.parity, row, column), z);
   });
   worker.tell(task, 0, 1);
+  if constexpr (S::kRanked) {
+    worker.send(to, a.ranks.inputs[task.layer + 1], tile_of<S>(a, task, step.parity, layer.out));
+    worker.tell_peers(task, 1);
+  }
 }
 
 /// A tile of a hidden layer's gradient. Slopes come from the activations, or from what is kept beside them.
@@ -295,12 +317,12 @@ struct InputGradient {
   const Arguments& a;
   const Task& task;
   const PortableWorker<S>& worker;
-  int parity;
+  int parity, slice;  // slice: of the gradients
   Asked<S, T, float4> asked;
 
   MACHINE_DEVICE InputGradient(const Arguments& arguments, const Task& of, const PortableWorker<S>& by,
                                const StepPlace& step)
-      : a(arguments), task(of), worker(by), parity(step.parity) {}
+      : a(arguments), task(of), worker(by), parity(step.parity), slice(gradient_slice<S::kRanked>(step)) {}
 
   MACHINE_DEVICE bool inside(int row, int column) const {
     return S::kRows * task.row + row < a.batch &&
@@ -329,9 +351,13 @@ struct InputGradient {
     asked.ask_late(worker, load_one);
     finish_tile<S, T>(worker, sums, asked, load_one, [&](int row, int column, float4 sum, float4 kept) {
       if (!inside(row, column)) return;
-      Format::store_unrounded(place(a.layer[task.layer].gradient_rows, 0, row, column),
+      Format::store_unrounded(place(a.layer[task.layer].gradient_rows, slice, row, column),
                               passed_back_four<kActivation>(kept, sum));
     });
+  }
+  MACHINE_DEVICE void send() const {
+    worker.send(a.layer[task.layer].gradient_rows, a.ranks.gradients[task.layer],
+                tile_of<S>(a, task, slice, a.layer[task.layer].out));
   }
 };
 
@@ -341,10 +367,15 @@ MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Po
   using T = typename S::Chain;
   typename S::Format::template Sums<T> sums;
   InputGradient<S, kActivation> gradient(a, task, worker, step);
-  multiply_stages<S, T, false, true, false>(worker, inner_of(a, task), sums, [&] { gradient.ask_early(); });
+  multiply_stages<S, T, false, true, false>(worker, inner_of<S>(a, task), sums,
+                                            [&] { gradient.ask_early(); });
   worker.mark(&TaskTimes::products);
   gradient.finish(sums);
   worker.tell(task, 0, 1);
+  if constexpr (S::kRanked) {
+    gradient.send();
+    worker.tell_peers(task, 1);
+  }
 }
 
 // ---- outputs and loss
@@ -372,7 +403,7 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
   {
     using T = typename S::Outputs;
     typename Format::template Sums<T> sums;
-    multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums, [] {});
+    multiply_stages<S, T, false, false, false>(worker, inner_of<S>(a, task), sums, [] {});
     finish_tile<S, T>(worker, sums, [&](int row, int column, float4 sum) {
       *reinterpret_cast<float4*>(outputs + row * S::kOutputsPitch + column) = sum;
     });  // ends with a meeting
@@ -383,7 +414,7 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
   const int first = worker.lane % 4 * 2;
   float loss = 0;
   for (int of_tile = worker.thread / 4; of_tile < S::kRows; of_tile += S::kWorkers / 4) {
-    const SampleRow row(a, step, S::kRows * task.row + of_tile);
+    const SampleRow row(a, step, S::kRows * task.row + of_tile, joined_rows<S::kRanked>(a));
     float2 z[kPieces];
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
@@ -408,7 +439,9 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
             z[j].x, z[j].y);
       }
       if ((!kGoesOn || stores_loss) && row.inside && column < last.gradient_rows.pitch)
-        Format::store_two(place_in<Value>(last.gradient_rows, 0, row.row, column), z[j].x, z[j].y);
+        Format::store_two(
+            place_in<Value>(last.gradient_rows, gradient_slice<S::kRanked>(step), row.row, column), z[j].x,
+            z[j].y);
     }
   }
 #pragma unroll
@@ -416,6 +449,11 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
   const float of_tile = sum_of_warps(worker, loss);  // behind its meetings the stage is whole
   if (worker.thread == 0 && (!kGoesOn || stores_loss))
     a.loss_sums[std::int64_t{step.parity} * a.loss_parts + task.row] = of_tile;
+  [[maybe_unused]] const auto send_loss = [&] {
+    Rectangle rows = tile_of<S>(a, task, gradient_slice<S::kRanked>(step), last.out);
+    rows.first_column = 0, rows.columns = last.out;
+    worker.send(last.gradient_rows, a.ranks.gradients[a.layers - 1], rows);
+  };
   if constexpr (kGoesOn) {
     using T = typename S::Chain;
     typename Format::template Sums<T> sums;
@@ -427,9 +465,18 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
     worker.mark(&TaskTimes::products);
     gradient.finish(sums);
     worker.tell(task, 0, 2);
+    if constexpr (S::kRanked) {
+      gradient.send();
+      if (stores_loss) send_loss();
+      worker.tell_peers(task, 2);
+    }
   } else {
     worker.mark(&TaskTimes::products);
     worker.tell(task, 0, 1);
+    if constexpr (S::kRanked) {
+      send_loss();
+      worker.tell_peers(task, 1);
+    }
   }
 }
 
@@ -440,7 +487,7 @@ MACHINE_DEVICE void outputs_tile(const Arguments& a, const Task& task, PortableW
   const LayerArguments& layer = a.layer[task.layer];
   typename S::Format::template Sums<T> sums;
   float4 bias;
-  multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums,
+  multiply_stages<S, T, false, false, false>(worker, inner_of<S>(a, task), sums,
                                              [&] { bias = biases_of(layer, task, worker); });
   worker.mark(&TaskTimes::products);
   finish_tile<S, T>(worker, sums, [&](int row_of_tile, int column_of_tile, float4 sum) {
@@ -459,16 +506,19 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, PortableW
   static_assert(kRowsOfLoss == 8);
   const LayerArguments& layer = a.layer[task.layer];
   const int first_row = S::kRows * task.row + kRowsOfLoss * task.column;
-  if (worker.lane == 0) wait_for_counter(worker.waiter, WaitFor::kOutputs, a, task.rows, step.of_launch);
+  if (worker.lane == 0)
+    wait_for_counter<S::kRanked>(worker.waiter, WaitFor::kOutputs, a, task.rows, step.of_launch);
   worker.meet();
   worker.mark(&TaskTimes::first_slab);
-  const SampleRow row(a, step, first_row + worker.warp);
+  const SampleRow row(a, step, first_row + worker.warp, joined_rows<S::kRanked>(a));
   float loss = 0;
   if (row.inside)
     loss = loss_of_outputs<kLoss>(
         a, row, layer.out, worker.lane, [&](int column, float x, float y, float z, float w) {
-          S::Format::store_unrounded(place_in<typename S::Value>(layer.gradient_rows, 0, row.row, column),
-                                     make_float4(x, y, z, w));
+          S::Format::store_unrounded(
+              place_in<typename S::Value>(layer.gradient_rows, gradient_slice<S::kRanked>(step), row.row,
+                                          column),
+              make_float4(x, y, z, w));
         });
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) loss += machine::shuffle_xor(loss, distance);
@@ -477,6 +527,12 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, PortableW
   if (worker.thread == 0 && first_row < a.batch)
     a.loss_sums[std::int64_t{step.parity} * a.loss_parts + first_row / kRowsOfLoss] = of_rows;
   worker.tell(task, 0, 1);
+  if constexpr (S::kRanked) {
+    const int rows = a.batch - first_row < kRowsOfLoss ? a.batch - first_row : kRowsOfLoss;
+    worker.send(layer.gradient_rows, a.ranks.gradients[task.layer],
+                {gradient_slice<S::kRanked>(step), first_row, rows, 0, layer.out});
+    worker.tell_peers(task, 1);
+  }
 }
 
 /// The step's loss from its parts, in an order that is always the same. By the task that is the first to know that all are there.
@@ -626,7 +682,7 @@ MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, P
   const bool with_bias = machine::uniform(task.column) == 0;
   WeightsTile<S, kSlots> tile(a, task, step);
   if constexpr (kSlots == 0) tile.ask_early(worker);
-  multiply_weights(worker, [&] { return inner_of(a, task); }, with_bias, sums);
+  multiply_weights(worker, [&] { return inner_of<S>(a, task); }, with_bias, sums);
   tile.finish(a, step, worker, sums, kSlots == 0);
   if (with_bias)  // behind the tile's meetings
     update_biases<S, kSlots>(a, task, worker, step, [&](int row) { return sum_of_row(worker, row); });
@@ -654,7 +710,7 @@ MACHINE_DEVICE void weight_gradient_part(const Arguments& a, const Task& task, P
   using T = typename S::Weights;
   typename S::Format::template Sums<T> sums;
   const bool with_bias = machine::uniform(task.column) == 0;
-  multiply_weights(worker, [&] { return PartOfBatch(a, task).count; }, with_bias, sums);
+  multiply_weights(worker, [&] { return PartOfBatch<S>(a, task).count; }, with_bias, sums);
   float* to = PartSums<S>(a.layer[task.layer], task).of(task.part);
   finish_tile<S, T>(worker, sums, [&](int row, int column, float4 sum) {
     __stcg(reinterpret_cast<float4*>(to + row * S::kWeightColumns + column), sum);
@@ -694,7 +750,8 @@ MACHINE_DEVICE void update_from_parts(const Arguments& a, const Task& task, cons
 template <class S, int kSlots>
 MACHINE_DEVICE void update_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker,
                                 const StepPlace& step) {
-  if (worker.lane == 0) wait_for_counter(worker.waiter, WaitFor::kParts, a, task.rows, step.of_launch);
+  if (worker.lane == 0)
+    wait_for_counter<S::kRanked>(worker.waiter, WaitFor::kParts, a, task.rows, step.of_launch);
   worker.meet();
   worker.mark(&TaskTimes::first_slab);
   worker.mark(&TaskTimes::products);
@@ -769,7 +826,7 @@ MACHINE_DEVICE void work(const Arguments& a, PortableBlock<S>& memory) {
 template <Tiling kTiling, class Format, KernelRules kRules>
 __global__ void __launch_bounds__(threads_of(kTiling), 1)
     train_portable_kernel(const __grid_constant__ Arguments a) {
-  using S = PortableShape<Format, kTiling, kRules.timed>;
+  using S = PortableShape<Format, kTiling, kRules.timed, kRules.ranked>;
   static_assert(sizeof(PortableBlock<S>) ==
                 S::kMemory.beside_the_ring);  // `ring` takes as many as kAlignment
   unsigned char* begin = machine::shared_memory();

@@ -7,17 +7,18 @@
 #include "machine/copy_arrival.cuh"
 #include "tiled/list.cuh"
 #include "tiled/portable_formats.cuh"
+#include "tiled/ranks.cuh"
 #include "tiled/waits.cuh"
 
 namespace headroom::tiled {
 
 /// A format with the tiles of the chain's products (forward, input gradient) and those of weight gradients.
-template <class StepFormat, Tiling kTilingOfBlock, bool kIsTimed>
+template <class StepFormat, Tiling kTilingOfBlock, bool kIsTimed, bool kIsRanked>
 struct PortableShape {
   using Format = StepFormat;
   using Value = typename Format::Value;
   static constexpr Tiling kTiling = kTilingOfBlock;
-  static constexpr bool kTimed = kIsTimed;
+  static constexpr bool kTimed = kIsTimed, kRanked = kIsRanked;
   static constexpr int kRows = kTiling.rows(), kColumns = kTiling.columns;
   static constexpr int kWeightRows = kTiling.weight_rows(), kWeightColumns = kTiling.weight_columns();
   using Chain = Split<Format, kRows, kColumns>;
@@ -83,17 +84,29 @@ struct Lines {
   }
 };
 
+/// The lines of all ranks, of a factor that begins with this one's.
+template <class S>
+MACHINE_DEVICE Lines from_first_rank(const Arguments& a, const Lines& own) {
+  if constexpr (S::kRanked)
+    return own.from(-a.ranks.first_row);
+  else
+    return own;
+}
+
 /// A part of a weight gradient: its first sample, and how many.
+template <class S>
 struct PartOfBatch {
   int first, count;
-  MACHINE_DEVICE PartOfBatch(const Arguments& a, const Task& task)
-      : first(task.first_slab * kSlab),
-        count(a.batch - first < task.slabs * kSlab ? a.batch - first : task.slabs * kSlab) {}
+  MACHINE_DEVICE PartOfBatch(const Arguments& a, const Task& task) : first(task.first_slab * kSlab) {
+    const int left = joined_rows<S::kRanked>(a) - first;
+    count = left < task.slabs * kSlab ? left : task.slabs * kSlab;
+  }
 };
 
 /// The inner index of a task's product; with Form::kLossGradient of its first one.
+template <class S>
 MACHINE_DEVICE int inner_of(const Arguments& a, const Task& task) {
-  if (task.form == Form::kWeightGradient) return a.batch;
+  if (task.form == Form::kWeightGradient) return joined_rows<S::kRanked>(a);
   if (task.form == Form::kInputGradient) return a.layer[task.layer + 1].out;
   return a.layer[task.form == Form::kLossGradient ? task.layer + 1 : task.layer].in;
 }
@@ -111,7 +124,9 @@ class Fetcher {
 
   MACHINE_DEVICE void begin(const Task& task, const Wait& wait, int step_of_launch) {
     waiter_.step = step_of_launch, waiter_.order = task.order;
-    if (lane_ == 0) wait_for_counter(waiter_, what_, waiter_.arguments, wait, step_of_launch);
+    if (lane_ == 0)
+      wait_for_counter<S::kRanked>(waiter_, what_, waiter_.arguments, wait, step_of_launch,
+                                   is_weight_gradient(task));
     machine::warp_sync();
   }
   /// The rows' factor of a product in tiles of T, or the columns'.
@@ -192,7 +207,7 @@ MACHINE_DEVICE void fetch_rows(const Arguments& a, PortableBlock<S>& memory, int
       const Task task = list.take();
       if (task.form == Form::kLoss || task.form == Form::kPause) continue;
       if (S::Format::kHasParts && task.form == Form::kUpdate) continue;
-      const int inner = inner_of(a, task), first = S::kRows * task.row;
+      const int inner = inner_of<S>(a, task), first = S::kRows * task.row;
       fetcher.begin(task, task.rows, step.of_launch);
       const auto activations = [&](int layer) {
         return Lines(a.layer[layer].input_rows, layer == 0 ? step.batch : step.parity, S::kValueBytes, first,
@@ -200,24 +215,27 @@ MACHINE_DEVICE void fetch_rows(const Arguments& a, PortableBlock<S>& memory, int
       };
       if constexpr (S::Format::kHasParts)
         if (task.form == Form::kWeightGradientPart) {
-          const PartOfBatch part(a, task);
+          const PartOfBatch<S> part(a, task);
           const LayerArguments& layer = a.layer[task.layer];
           fetcher.template fill<Weights, true, true>(
-              Lines(layer.gradient_rows, 0, S::kValueBytes, S::kWeightRows * task.row, layer.out, part.count)
-                  .from(part.first),
+              from_first_rank<S>(a, Lines(layer.gradient_rows, gradient_slice<S::kRanked>(step),
+                                          S::kValueBytes, S::kWeightRows * task.row, layer.out, part.count)
+                                        .from(part.first)),
               S::template stages<Weights>(part.count));
           continue;
         }
       switch (task.form) {
         case Form::kWeightGradient:
           fetcher.template fill<Weights, true, true>(
-              Lines(a.layer[task.layer].gradient_rows, 0, S::kValueBytes, S::kWeightRows * task.row,
-                    a.layer[task.layer].out, inner),
+              from_first_rank<S>(
+                  a, Lines(a.layer[task.layer].gradient_rows, gradient_slice<S::kRanked>(step),
+                           S::kValueBytes, S::kWeightRows * task.row, a.layer[task.layer].out, inner)),
               S::template stages<Weights>(inner));
           break;
         case Form::kInputGradient:
           fetcher.template fill<Chain, true, false>(
-              Lines(a.layer[task.layer + 1].gradient_rows, 0, S::kValueBytes, first, a.batch, inner),
+              Lines(a.layer[task.layer + 1].gradient_rows, gradient_slice<S::kRanked>(step), S::kValueBytes,
+                    first, a.batch, inner),
               S::template stages<Chain>(inner));
           break;
         case Form::kOutputLoss:
@@ -247,7 +265,7 @@ MACHINE_DEVICE void fetch_columns(const Arguments& a, PortableBlock<S>& memory, 
       const Task task = list.take();
       if (task.form == Form::kLoss || task.form == Form::kPause) continue;
       if (S::Format::kHasParts && task.form == Form::kUpdate) continue;
-      const int inner = inner_of(a, task), first = S::kColumns * task.column;
+      const int inner = inner_of<S>(a, task), first = S::kColumns * task.column;
       fetcher.begin(task, task.columns, step.of_launch);
       const auto weights = [&](int layer, int first_row) {
         const LayerArguments& of = a.layer[layer];
@@ -259,12 +277,13 @@ MACHINE_DEVICE void fetch_columns(const Arguments& a, PortableBlock<S>& memory, 
       };
       if constexpr (S::Format::kHasParts)
         if (task.form == Form::kWeightGradientPart) {
-          const PartOfBatch part(a, task);
+          const PartOfBatch<S> part(a, task);
           const LayerArguments& layer = a.layer[task.layer];
           fetcher.template fill<Weights, false, true>(
-              Lines(layer.input_rows, task.layer == 0 ? step.batch : step.parity, S::kValueBytes,
-                    S::kWeightColumns * task.column, layer.in, part.count)
-                  .from(part.first),
+              from_first_rank<S>(
+                  a, Lines(layer.input_rows, task.layer == 0 ? step.batch : step.parity, S::kValueBytes,
+                           S::kWeightColumns * task.column, layer.in, part.count)
+                         .from(part.first)),
               S::template stages<Weights>(part.count));
           continue;
         }
@@ -272,8 +291,8 @@ MACHINE_DEVICE void fetch_columns(const Arguments& a, PortableBlock<S>& memory, 
         case Form::kWeightGradient: {
           const LayerArguments& layer = a.layer[task.layer];
           fetcher.template fill<Weights, false, true>(
-              Lines(layer.input_rows, task.layer == 0 ? step.batch : step.parity, S::kValueBytes,
-                    S::kWeightColumns * task.column, layer.in, inner),
+              from_first_rank<S>(a, Lines(layer.input_rows, task.layer == 0 ? step.batch : step.parity,
+                                          S::kValueBytes, S::kWeightColumns * task.column, layer.in, inner)),
               S::template stages<Weights>(inner));
           break;
         }

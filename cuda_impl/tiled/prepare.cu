@@ -23,13 +23,15 @@ struct Tf32 {
 template <class Format, class Value>
 __global__ void __launch_bounds__(kThreads)
     place_weights_kernel(const float* weights /* [out, in] */, WeightPlaces places, float* placed,
-                         Value* copy /* [out, pitch], or null */, std::int64_t pitch) {
+                         Value* copy /* [out, pitch], or null */, std::int64_t pitch,
+                         Value* turned /* [in, turned_pitch], or null */, std::int64_t turned_pitch) {
   const std::int64_t element = thread_of_grid();
   if (element >= std::int64_t{places.out} * places.in) return;
   const int row = static_cast<int>(element / places.in), column = static_cast<int>(element % places.in);
   const float weight = weights[element];
   placed[places.place(row, column)] = weight;
   if (copy != nullptr) copy[row * pitch + column] = Format::round_weight(weight);
+  if (turned != nullptr) turned[column * turned_pitch + row] = Format::round_weight(weight);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -47,6 +49,17 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t element = thread_of_grid();
   if (element >= rows * columns) return;
   rounded[element / columns * pitch + element % columns] = Format::round(features[element]);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    turn_features_kernel(const float* features /* [batches, batch, columns] */, std::int64_t count,
+                         std::int64_t batch, std::int64_t columns,
+                         float* turned /* [batches, columns, pitch] */, std::int64_t pitch) {
+  const std::int64_t element = thread_of_grid();
+  if (element >= count) return;
+  const std::int64_t sample = element / columns, column = element % columns;
+  turned[(sample / batch * columns + column) * pitch + sample % batch] =
+      machine::round_tf32(features[element]);
 }
 
 /// Calls work(format, value of its type).
@@ -67,13 +80,14 @@ void with_format(Precision precision, const Work& work) {
 }  // namespace
 
 void place_weights(Precision precision, const float* weights, const WeightPlaces& places, float* placed,
-                   void* copy, std::int64_t pitch, cudaStream_t stream) {
+                   void* copy, std::int64_t pitch, void* turned, std::int64_t turned_pitch,
+                   cudaStream_t stream) {
   const unsigned blocks = blocks_for(std::int64_t{places.out} * places.in);
   with_format(precision, [&](auto format, auto value) {
     using Format = decltype(format);
     using Value = decltype(value);
-    place_weights_kernel<Format, Value>
-        <<<blocks, kThreads, 0, stream>>>(weights, places, placed, static_cast<Value*>(copy), pitch);
+    place_weights_kernel<Format, Value><<<blocks, kThreads, 0, stream>>>(
+        weights, places, placed, static_cast<Value*>(copy), pitch, static_cast<Value*>(turned), turned_pitch);
   });
   CUDA_CHECK(cudaGetLastError());
 }
@@ -93,6 +107,14 @@ void round_features(Precision precision, const float* features, std::int64_t row
     round_features_kernel<Format, Value>
         <<<blocks, kThreads, 0, stream>>>(features, rows, columns, static_cast<Value*>(rounded), pitch);
   });
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void turn_features(const float* features, std::int64_t batches, std::int64_t batch, std::int64_t columns,
+                   float* turned, std::int64_t pitch, cudaStream_t stream) {
+  const std::int64_t count = batches * batch * columns;
+  turn_features_kernel<<<blocks_for(count), kThreads, 0, stream>>>(features, count, batch, columns, turned,
+                                                                   pitch);
   CUDA_CHECK(cudaGetLastError());
 }
 

@@ -12,8 +12,8 @@
 namespace headroom::tiled {
 namespace {
 
-/// Numbers of the counters: of each row of tiles of a layer's activations and gradient, and of all of them; of a layer's weights, and
-/// of the parts of their gradients; and of each row of tiles of the outputs where the loss is a task of its own.
+/// Numbers of the counters: of each row of tiles of a layer's activations and gradient, and of all of them, on all ranks; of a layer's
+/// weights, and of the parts of their gradients; and of each row of tiles of the outputs where the loss is a task of its own.
 class Counters {
  public:
   Counters(int layers, int row_tiles) : layers_(layers), rows_(row_tiles) {}
@@ -25,10 +25,15 @@ class Counters {
   int weights(int layer) const { return gradient(layers_) + layer; }
   int parts(int layer) const { return weights(layers_) + layer; }
   int count() const { return parts(layers_); }
+  bool is_of_all_ranks(int counter) const { return counter >= hidden(0) && counter < weights(0); }
 
  private:
   int layers_, rows_;
 };
+
+/// What the link between GPUs adds to Costs::link, cycles: a way there with a release fence of all GPUs. Not measured; a way there and back
+/// took 1.45 us between two H200 (docs/kernels/log/tiled.md).
+constexpr double kPeerLink = 3000;
 
 /// Of a task: until its tile is stored, and until its multiprocessor can begin the next one but for what that waits for.
 struct Cycles {
@@ -69,6 +74,19 @@ constexpr Costs kWgmmaCosts = {.bytes_per_cycle = 60,
                                .update_bytes = 10,
                                .update_bytes_per_cycle = 40,
                                .link = 900};
+/// Half the products a cycle, values twice as wide, and every tile stored twice: what that takes is fitted to twelve networks on an H200 of
+/// which both kernels were timed; which of the two is faster comes out right in all of them (docs/kernels/log/tiled.md).
+constexpr Costs kWgmmaTf32Costs = {.bytes_per_cycle = 60,
+                                   .rates = {925, 925, 925, 925},
+                                   .weight_rate = 0,
+                                   .value_bytes = 4,
+                                   .least_slab = 155,
+                                   .task = 1100,
+                                   .task_value = 0.6,
+                                   .loss = 1700,
+                                   .update_bytes = 16,
+                                   .update_bytes_per_cycle = 40,
+                                   .link = 900};
 constexpr Costs portable_costs(const double (&rates)[4], double weight_rate, double value_bytes,
                                double update_bytes) {
   return {.bytes_per_cycle = 56,
@@ -88,21 +106,21 @@ constexpr Costs kPortableTf32 = portable_costs({112, 112, 215, 245}, 0, 4, 12);
 constexpr Costs kPortableSixteen = portable_costs({280, 280, 430, 460}, 0, 2, 10);
 
 constexpr Costs costs_of(const Tiling& tiling, Precision precision) {
-  if (!tiling.portable) return kWgmmaCosts;
+  if (!tiling.portable) return precision == Precision::kTf32 ? kWgmmaTf32Costs : kWgmmaCosts;
   if (precision == Precision::kFp32) return kPortableFp32;
   return precision == Precision::kTf32 ? kPortableTf32 : kPortableSixteen;
 }
 
 /// Of `slabs` slabs of a tile's product.
-double product_cycles(const Costs& costs, double rows, double columns, double slabs,
+double product_cycles(const Costs& costs, int slab, double rows, double columns, double slabs,
                       bool of_weights = false) {
   const double values = rows * columns;
   constexpr double kUpTo[] = {32 * 16, 32 * 32, 64 * 64};
   const double rate = of_weights && costs.weight_rate > 0
                           ? costs.weight_rate
                           : costs.rates[std::ranges::lower_bound(kUpTo, values) - std::begin(kUpTo)];
-  return slabs * std::max({values * kSlab / rate, costs.least_slab,
-                           (rows + columns) * costs.value_bytes * kSlab / costs.bytes_per_cycle});
+  return slabs * std::max({values * slab / rate, costs.least_slab,
+                           (rows + columns) * costs.value_bytes * slab / costs.bytes_per_cycle});
 }
 
 /// Of a task's time, what two teams take for one each in turn. With it the scheduler took the fastest tiles, or ones within 2 %, in all of
@@ -118,12 +136,13 @@ Cycles cycles_of(const Costs& costs, const Task& task, const Tiling& tiling, int
                                                     : tiling.columns;
   double product = 0;
   if (tiling.portable && task.form == Form::kOutputLoss)
-    product += product_cycles(costs, rows, kOutputsOfTile, task.slabs);
+    product += product_cycles(costs, tiling.slab, rows, kOutputsOfTile, task.slabs);
   else if (tiling.portable && task.form == Form::kLossGradient)
-    product += product_cycles(costs, rows, kOutputsOfTile, task.slabs - 1) +
-               product_cycles(costs, rows, columns, static_cast<double>(kOutputsOfTile) / kSlab);
+    product +=
+        product_cycles(costs, tiling.slab, rows, kOutputsOfTile, task.slabs - 1) +
+        product_cycles(costs, tiling.slab, rows, columns, static_cast<double>(kOutputsOfTile) / tiling.slab);
   else
-    product += product_cycles(costs, rows, columns, task.slabs, of_weights);
+    product += product_cycles(costs, tiling.slab, rows, columns, task.slabs, of_weights);
   double rest = costs.task + costs.task_value * rows * columns;
   if (task.form == Form::kOutputLoss || task.form == Form::kLossGradient || task.form == Form::kLoss)
     rest += costs.loss;
@@ -154,9 +173,8 @@ class Step {
     // Counters have to be counted before anything can wait for them.
     for (Group& group : groups_)
       for (Task& task : group.tasks)
-        for (const int signal : task.signals)
-          if (signal >= 0)
-            needs_[static_cast<std::size_t>(signal)] += static_cast<std::uint32_t>(tiling.groups);
+        for (int i = 0; i < 3; ++i)
+          if (task.signals[i] >= 0) needs_[static_cast<std::size_t>(task.signals[i])] += signals_of(i);
     for (Group& group : groups_)
       for (Task& task : group.tasks)
         for (Wait* wait : {&task.rows, &task.columns})
@@ -165,6 +183,10 @@ class Step {
                      [](const Group& a, const Group& b) { return a.urgency < b.urgency; });
   }
 
+  /// What a task adds to its signal number i; with several ranks each of them, of which the lists are the same.
+  std::uint32_t signals_of(int i) const {
+    return static_cast<std::uint32_t>(tiling_.groups * (i >= kFirstOfAllRanks ? network_.ranks : 1));
+  }
   std::vector<Group>& groups() { return groups_; }
   const std::vector<std::uint32_t>& needs() const { return needs_; }
   int counters() const { return counters_.count(); }
@@ -173,10 +195,14 @@ class Step {
   int parts_of(int layer) const {
     if (slabs_of_part_ == kNoParts) return 1;
     const std::int64_t tiles = std::int64_t{rows_of_weights(layer)} * columns_of_weights(layer);
-    return static_cast<int>(std::clamp<std::int64_t>(
-        multiprocessors_ / tiles, 1, std::max(1, divide_up(network_.batch, kSlab) / slabs_of_part_)));
+    return static_cast<int>(
+        std::clamp<std::int64_t>(multiprocessors_ / tiles, 1,
+                                 std::max(1, divide_up(network_.joined(), tiling_.slab) / slabs_of_part_)));
   }
-  double link() const { return costs_.link; }
+  /// From a counter to who waits for it.
+  double link(int counter) const {
+    return costs_.link + (network_.ranks > 1 && counters_.is_of_all_ranks(counter) ? kPeerLink : 0);
+  }
 
  private:
   Task blank(Form form, int layer, int row, int column, int inner) const {
@@ -185,7 +211,7 @@ class Step {
     task.layer = static_cast<std::int16_t>(layer);
     task.row = static_cast<std::uint16_t>(row);
     task.column = static_cast<std::uint16_t>(column);
-    task.slabs = static_cast<std::uint16_t>(divide_up(inner, kSlab));
+    task.slabs = static_cast<std::uint16_t>(divide_up(inner, tiling_.slab));
     return task;
   }
   static Wait now(int counter) { return {.counter = counter, .need = 0, .of_last_step = 0}; }
@@ -326,7 +352,7 @@ class Step {
     return group;
   }
   Task whole_gradient(Form form, int layer, int row, int column) const {
-    Task task = blank(form, layer, row, column, network_.batch);
+    Task task = blank(form, layer, row, column, network_.joined());
     task.rows = now(counters_.gradient(layer));
     if (layer > 0) task.columns = now(counters_.hidden(layer - 1));
     return task;
@@ -355,9 +381,8 @@ void count_stages_of_others(std::vector<Task>& list, const Tiling& tiling) {
 /// Walks through one step and gives every task to the multiprocessor that is free first.
 class Walk {
  public:
-  Walk(Step& step, const Tiling& tiling, int multiprocessors)
+  Walk(Step& step, int multiprocessors)
       : step_(step),
-        signals_of_task_(static_cast<std::uint32_t>(tiling.groups)),
         missing_(step.needs()),
         finished_(step.needs().size(), 0.0),
         waiting_(step.needs().size()),
@@ -386,7 +411,7 @@ class Walk {
       if (wait.counter < 0 || wait.of_last_step) continue;
       const auto counter = static_cast<std::size_t>(wait.counter);
       if (missing_[counter] > 0) return;
-      ready = std::max(ready, finished_[counter] + step_.link());
+      ready = std::max(ready, finished_[counter] + step_.link(wait.counter));
     }
     group.ready = ready;
   }
@@ -415,19 +440,18 @@ class Walk {
     free_.push({begin + group.cost.busy, multiprocessor});
     end_ = std::max(end_, end);
     lists_[multiprocessor].push_back(task);
-    for (const int signal : task.signals) {
-      if (signal < 0) continue;
-      const auto counter = static_cast<std::size_t>(signal);
+    for (int i = 0; i < 3; ++i) {
+      if (task.signals[i] < 0) continue;
+      const auto counter = static_cast<std::size_t>(task.signals[i]);
       finished_[counter] = std::max(finished_[counter], end);
-      missing_[counter] -= signals_of_task_;
+      missing_[counter] -= step_.signals_of(i);
       if (missing_[counter] == 0)
-        for (const std::size_t i : waiting_[counter]) learn_ready(step_.groups()[i]);
+        for (const std::size_t group_of : waiting_[counter]) learn_ready(step_.groups()[group_of]);
     }
   }
 
   using Free = std::pair<double, std::size_t>;  // when, and which multiprocessor
   Step& step_;
-  std::uint32_t signals_of_task_;
   std::vector<std::uint32_t> missing_;
   std::vector<double> finished_;
   std::vector<std::vector<std::size_t>> waiting_;  // groups, by counter
@@ -448,7 +472,8 @@ std::size_t Schedule::longest() const {
 
 bool makes_loss_gradients(const Network& network, const Tiling& tiling, int multiprocessors) {
   const int last = network.layers() - 1;
-  return last > 0 && network.out(last) <= kOutputsOfTile &&
+  // In tf32 the fragments of a product's result are no left factor of another.
+  return tiling.slab == kSlab && last > 0 && network.out(last) <= kOutputsOfTile &&
          std::int64_t{divide_up(network.batch, tiling.rows())} *
                  divide_up(network.in(last), tiling.columns) <=
              multiprocessors;
@@ -475,9 +500,10 @@ int choose_parts(const Network& network, const Tiling& tiling, int multiprocesso
   const auto cycles_with = [&](int parts) {
     return make_schedule(network, tiling, multiprocessors, precision, parts).cycles;
   };
-  const std::span<const int> tried =
-      tiling.portable ? std::span<const int>(kSlabsOfPortablePart) : std::span<const int>(kSlabsOfPart);
-  if (divide_up(network.batch, kSlab) < 2 * tried.front()) return best;
+  const std::span<const int> tried = tiling.portable            ? std::span<const int>(kSlabsOfPortablePart)
+                                     : tiling.slab == kTf32Slab ? std::span<const int>(kSlabsOfTf32Part)
+                                                                : std::span<const int>(kSlabsOfPart);
+  if (divide_up(network.joined(), tiling.slab) < 2 * tried.front()) return best;
   // Plain multiply-adds gain less by parts than is planned, and lost 6 % in one of the cells that were measured.
   double least = (tiling.portable ? 0.98 : 1) * cycles_with(kNoParts);
   for (const int parts : tried) {
@@ -490,9 +516,9 @@ int choose_parts(const Network& network, const Tiling& tiling, int multiprocesso
 std::optional<std::string> schedule_refusal(const Network& network, const Tiling& tiling) {
   constexpr int kMostSlabs = std::numeric_limits<std::uint16_t>::max();
   constexpr std::int64_t kMostTasks = 1 << 20;
-  if (divide_up(network.batch, kSlab) > kMostSlabs)
-    return "a batch of " + std::to_string(network.batch) + " samples is over " +
-           std::to_string(std::int64_t{kMostSlabs} * kSlab);
+  if (divide_up(network.joined(), tiling.slab) > kMostSlabs)
+    return "a batch of " + std::to_string(network.joined()) + " samples is over " +
+           std::to_string(std::int64_t{kMostSlabs} * tiling.slab);
   std::int64_t tasks = 0;
   const std::int64_t rows = divide_up(network.batch, tiling.rows());
   for (int layer = 0; layer < network.layers(); ++layer) {
@@ -511,7 +537,7 @@ Schedule make_schedule(const Network& network, const Tiling& tiling, int multipr
   if (const auto refusal = schedule_refusal(network, tiling))
     throw std::invalid_argument("schedule: " + *refusal);
   Step step(network, tiling, multiprocessors, precision, slabs_of_part);
-  Walk walk(step, tiling, multiprocessors);
+  Walk walk(step, multiprocessors);
   Schedule schedule;
   schedule.counters = step.counters();
   for (int layer = 0; layer < step.layers(); ++layer) schedule.parts.push_back(step.parts_of(layer));
@@ -526,12 +552,12 @@ Schedule make_schedule(const Network& network, const Tiling& tiling, int multipr
 
 StepPlan plan_step(const Workload& workload, Precision precision, bool portable, int multiprocessors,
                    const std::optional<Tiling>& tiling, const std::optional<int>& slabs_of_part) {
-  const Network network{workload.model.widths, workload.batch_size};
+  const Network network{workload.model.widths, workload.batch_size, workload.devices};
   const bool relu = workload.model.activation == Activation::kRelu;
   const Tiling taken =
       tiling     ? *tiling
       : portable ? choose_tiling(network, relu, multiprocessors, portable_tilings(precision), precision)
-                 : choose_tiling(network, relu, multiprocessors);
+                 : choose_tiling(network, relu, multiprocessors, wgmma_tilings(precision), precision);
   if (const auto reason = schedule_refusal(network, taken)) throw UnsupportedError("cuda-tiled: " + *reason);
   const int parts = slabs_of_part ? *slabs_of_part : choose_parts(network, taken, multiprocessors, precision);
   StepPlan plan{.network = network,
@@ -548,7 +574,20 @@ StepPlan plan_step(const Workload& workload, Precision precision, bool portable,
   for (int layer = 0; layer + 1 < network.layers(); ++layer)
     rules.whole_tiles = rules.whole_tiles && network.out(layer) % taken.columns == 0;
   rules.timed = false;
+  rules.ranked = network.ranks > 1;
   return plan;
+}
+
+bool portable_is_faster(const Workload& workload, Precision precision, int multiprocessors) {
+  if (precision != Precision::kTf32) return false;
+  const auto cycles = [&](bool portable) {
+    try {
+      return plan_step(workload, precision, portable, multiprocessors).schedule.cycles;
+    } catch (const UnsupportedError&) {
+      return std::numeric_limits<double>::infinity();
+    }
+  };
+  return cycles(true) < cycles(false);
 }
 
 std::string describe(const Task& task) {

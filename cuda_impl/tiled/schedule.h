@@ -30,11 +30,17 @@ struct Schedule {
 /// A weight gradient sums over the whole batch. Where a layer has few weights and the batch is large, its tiles are too few for all
 /// multiprocessors, and each takes long. Then the batch is divided: several tasks make the sums of a part each, and another one adds
 /// them up, in the order of the parts, and updates. The fewest slabs of a part: what is tried, and no parts at all.
-inline constexpr int kSlabsOfPart[] = {12, 24}, kSlabsOfPortablePart[] = {4, 8, 16};
+inline constexpr int kSlabsOfPart[] = {12, 24}, kSlabsOfTf32Part[] = {24, 48},
+                     kSlabsOfPortablePart[] = {4, 8, 16};
 inline constexpr int kNoParts = 0;
 /// Of the portable kernel's precisions only fp32 has parts.
 constexpr bool has_parts(const Tiling& tiling, Precision precision) {
   return !tiling.portable || precision == Precision::kFp32;
+}
+/// Those of the wgmma kernel.
+inline std::span<const Tiling> wgmma_tilings(Precision precision) {
+  if (precision == Precision::kTf32) return kTf32Tilings;
+  return kTilings;
 }
 /// The one with which the scheduler thinks that the step is the shortest.
 int choose_parts(const Network& network, const Tiling& tiling, int multiprocessors,
@@ -49,7 +55,7 @@ inline std::span<const Tiling> portable_tilings(Precision precision) {
 /// Whether tiles are among those to choose from. With other activations 64x128 was the slower one in all of three networks that were
 /// measured (docs/kernels/log/tiled.md).
 constexpr bool may_choose(const Tiling& tiling, bool relu) {
-  return relu || tiling.portable || tiling != kTilings[1];
+  return relu || tiling.portable || (tiling != kTilings[1] && tiling != kTf32Tilings[1]);
 }
 /// Of `tilings` that may be chosen the one whose step the scheduler thinks to be the shortest. (So it was, or within 4 %, in all cells that were
 /// measured on an H200, though its steps are a fifth too short: docs/kernels/log/tiled.md.)
@@ -63,7 +69,7 @@ bool makes_loss_gradients(const Network& network, const Tiling& tiling, int mult
 /// Why there are no lists for this network; nullopt if there are.
 std::optional<std::string> schedule_refusal(const Network& network, const Tiling& tiling);
 
-/// `precision` is for what tasks cost. Weight gradients are in parts of at least `slabs_of_part` slabs where their tiles are few; with
+/// With several ranks (Network) the lists are those of each of them. `precision` is for what tasks cost. Weight gradients are in parts of at least `slabs_of_part` slabs where their tiles are few; with
 /// kNoParts, and without has_parts(): never. Throws std::invalid_argument with schedule_refusal()'s reason.
 Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors,
                        Precision precision = Precision::kBf16, int slabs_of_part = kNoParts);
@@ -78,6 +84,10 @@ struct StepPlan {
 /// UnsupportedError with schedule_refusal()'s reason.
 StepPlan plan_step(const Workload& workload, Precision precision, bool portable, int multiprocessors,
                    const std::optional<Tiling>& tiling = {}, const std::optional<int>& slabs_of_part = {});
+
+/// Whether the portable kernel's step is the shorter one by the scheduler's costs, where the device could have either. In tf32 alone: there
+/// wgmma wants every factor along its rows, so tiles are stored twice, which small networks do not make up for.
+bool portable_is_faster(const Workload& workload, Precision precision, int multiprocessors);
 
 /// "input gradient of layer 2, tile row 0, column 5".
 std::string describe(const Task& task);

@@ -46,7 +46,9 @@ struct Source {
     for (int panel = 0; panel < kPanels; ++panel) {
       const std::uint32_t place = to + panel * kTilePanelBytes;
       const int across = first + kPanel * panel;
-      if (turned)
+      if constexpr (S::kTf32)
+        machine::tensor_load_panels(place, turned ? &of->turned : &of->plain, across, slab, slice, barrier);
+      else if (turned)
         machine::tensor_load(place, &of->turned, across, kSlab * slab, slice, barrier);
       else
         machine::tensor_load_panels(place, &of->plain, across, slab, slice, barrier);
@@ -56,14 +58,11 @@ struct Source {
 MACHINE_DEVICE Source input_of(const Arguments& a, int layer, const StepPlace& step, int first, bool turned) {
   return {&a.layer[layer].input, layer == 0 ? step.batch : step.parity, first, turned};
 }
-MACHINE_DEVICE bool is_weight_gradient(const Task& task) {
-  return task.form == Form::kWeightGradient || task.form == Form::kWeightGradientPart;
-}
 template <class S>
 MACHINE_DEVICE Source rows_of(const Arguments& a, const Task& task, const StepPlace& step) {
-  const int first = S::kRows * task.row;
-  if (is_weight_gradient(task)) return {&a.layer[task.layer].gradient, 0, first, true};
-  if (task.form == Form::kInputGradient) return {&a.layer[task.layer + 1].gradient, 0, first, false};
+  const int first = S::kRows * task.row, slice = gradient_slice<S::kRanked>(step);
+  if (is_weight_gradient(task)) return {&a.layer[task.layer].gradient, slice, first, true};
+  if (task.form == Form::kInputGradient) return {&a.layer[task.layer + 1].gradient, slice, first, false};
   return input_of(a, task.form == Form::kLossGradient ? task.layer + 1 : task.layer, step, first, false);
 }
 template <class S>
@@ -110,7 +109,8 @@ MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
       if (task.slabs == 0) continue;
       waiter.step = step.of_launch, waiter.order = task.order;
       const Source source = kRowsFactor ? rows_of<S>(a, task, step) : columns_of<S>(a, task, step);
-      wait_for_counter(waiter, kWhat, a, kRowsFactor ? task.rows : task.columns, step.of_launch);
+      wait_for_counter<S::kRanked>(waiter, kWhat, a, kRowsFactor ? task.rows : task.columns, step.of_launch,
+                                   is_weight_gradient(task));
       machine::fence_proxy_async_global();  // between the counter and what the copy engine reads
       if (!kHasLossGradients || task.form != Form::kLossGradient) {
         fill(Fetches{}, source, task.slabs, task.first_slab);
@@ -139,8 +139,39 @@ template <class S>
 MACHINE_DEVICE uint4* kept_values(const LayerArguments& layer, const Task& task, const Worker<S>& worker,
                                   int quad) {
   const std::int64_t tile = std::int64_t{task.row} * layer.out_tiles + task.column;
-  return reinterpret_cast<uint4*>(layer.kept) + (tile * (S::kColumns / 16) + quad) * S::kTeam +
-         worker.thread();
+  return reinterpret_cast<uint4*>(layer.kept) + (tile * (S::kWords / 4) + quad) * S::kTeam + worker.thread();
+}
+
+/// What is kept for the slopes, of sums that become activations: a bit a value of ReLU, else the values before they are rounded.
+template <class S, Activation kActivation>
+MACHINE_DEVICE void keep_and_activate(const LayerArguments& layer, const Task& task, const Worker<S>& worker,
+                                      float (&sums)[S::kSums]) {
+  if constexpr (kActivation == Activation::kRelu) {
+#pragma unroll
+    for (int word = 0; word < S::kColumnPanels; ++word) {
+      std::uint32_t bits = 0;
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        float& value = sums[32 * word + i];
+        if (!(value <= 0)) bits |= 1u << i;
+        value = rules::activated(kActivation, value);
+      }
+      __stcg(kept_bits<S>(layer, task, worker, word), bits);
+    }
+  } else {
+#pragma unroll
+    for (int quad = 0; quad < S::kSums / 4; ++quad) {
+      std::uint32_t kept[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& value = sums[4 * quad + i];
+        if (!keeps_outputs(kActivation)) kept[i] = machine::float_to_bits(value);
+        value = rules::activated(kActivation, value);
+        if (keeps_outputs(kActivation)) kept[i] = machine::float_to_bits(value);
+      }
+      __stcg(kept_values<S>(layer, task, worker, quad), make_uint4(kept[0], kept[1], kept[2], kept[3]));
+    }
+  }
 }
 
 template <class S, class Format, Activation kActivation>
@@ -149,8 +180,12 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
   const LayerArguments& layer = a.layer[task.layer];
   float sums[S::kSums];
   forward_sums<S, Format>(layer, task, worker, sums);
-  std::uint32_t held[S::kPairs];
-  if constexpr (kActivation == Activation::kRelu) {
+  std::uint32_t held[S::kWords];
+  if constexpr (S::kTf32) {
+    keep_and_activate<S, kActivation>(layer, task, worker, sums);
+#pragma unroll
+    for (int i = 0; i < S::kPairs; ++i) put_pair<Format>(held, i, sums[2 * i], sums[2 * i + 1]);
+  } else if constexpr (kActivation == Activation::kRelu) {
 #pragma unroll
     for (int i = 0; i < S::kPairs; ++i) held[i] = Format::pack_relu(sums[2 * i], sums[2 * i + 1]);
     const auto mask = machine::positive(held);
@@ -174,17 +209,22 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
       __stcg(kept_values<S>(layer, task, worker, quad), make_uint4(kept[0], kept[1], kept[2], kept[3]));
     }
   }
-  store_tile<S::kWholeTiles>(worker, held,
-                             Place{a.layer[task.layer + 1].input_rows, step.parity, S::kRows * task.row,
-                                   S::kColumns * task.column, a.batch, layer.out});
-  if (worker.leads()) signal(a, task, 0, 1);
+  const Place place{a.layer[task.layer + 1].input_rows, step.parity, S::kRows * task.row,
+                    S::kColumns * task.column,          a.batch,     layer.out,
+                    a.turned[task.layer + 1].input};
+  store_tile<S::kWholeTiles>(worker, held, place);
+  if (worker.leads()) signal<S::kRanked>(a, task, worker.waiter.step, 0, 1);
+  if constexpr (S::kRanked) {
+    send_tile<S::kWholeTiles, S::kWords>(a, worker, a.ranks.inputs[task.layer + 1], place);
+    tell_peers(a, worker, task, 1);
+  }
 }
 
 /// The slopes of a thread's values of a tile, or what they are taken from: asked for with the first slab where there are registers.
 template <class S, Activation kActivation>
 struct Slopes {
   static constexpr bool kRelu = kActivation == Activation::kRelu;
-  static constexpr int kQuads = S::kColumns / 16;
+  static constexpr int kQuads = S::kWords / 4;
   static constexpr bool kEarly = kQuads <= 4;
   machine::Mask<S::kPairs> mask;
   uint4 kept[kEarly ? kQuads : 1];
@@ -198,6 +238,27 @@ struct Slopes {
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad)
         kept[quad] = __ldcg(kept_values<S>(layer, task, worker, quad));
+    }
+  }
+  /// sums times slopes, in tf32.
+  MACHINE_DEVICE void apply(const LayerArguments& layer, const Task& task, const Worker<S>& worker,
+                            float (&sums)[S::kSums]) const {
+    if constexpr (kRelu) {
+#pragma unroll
+      for (int i = 0; i < S::kSums; ++i)
+        if ((mask.word[i / 32] >> i % 32 & 1) == 0) sums[i] = 0;
+    } else {
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) {
+        const uint4 of_quad =
+            kEarly ? kept[kEarly ? quad : 0] : __ldcg(kept_values<S>(layer, task, worker, quad));
+        const std::uint32_t words[4] = {of_quad.x, of_quad.y, of_quad.z, of_quad.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& sum = sums[4 * quad + i];
+          sum = rules::passed_back(kActivation, machine::bits_to_float(words[i]), sum);
+        }
+      }
     }
   }
   /// held = sums times slopes, rounded.
@@ -224,33 +285,50 @@ struct Slopes {
   }
 };
 
-/// The gradient's tile from the sums of its product, and what signals up to `last_signal` say.
+/// The gradient's tile from the sums of its product, and what signals up to `last_signal` say; to peers, which are told later.
 template <class S, class Format, Activation kActivation>
 MACHINE_DEVICE void finish_input_gradient(const Arguments& a, const Task& task, const Worker<S>& worker,
-                                          const Slopes<S, kActivation>& slopes, const float (&sums)[S::kSums],
-                                          int last_signal) {
+                                          const StepPlace& step, const Slopes<S, kActivation>& slopes,
+                                          float (&sums)[S::kSums], int last_signal) {
   const LayerArguments& layer = a.layer[task.layer];
-  std::uint32_t held[S::kPairs];
-  slopes.template apply<Format>(layer, task, worker, sums, held);
-  store_tile<S::kWholeTiles>(
-      worker, held,
-      Place{layer.gradient_rows, 0, S::kRows * task.row, S::kColumns * task.column, a.batch, layer.out});
-  if (worker.leads()) signal(a, task, 0, last_signal);
+  std::uint32_t held[S::kWords];
+  if constexpr (S::kTf32) {
+    slopes.apply(layer, task, worker, sums);
+    keep_column_sums(a.turned[task.layer], worker, sums,
+                     S::kRows * task.row + machine::kTileRows * worker.group(), S::kColumns * task.column);
+#pragma unroll
+    for (int i = 0; i < S::kPairs; ++i) put_pair<Format>(held, i, sums[2 * i], sums[2 * i + 1]);
+  } else {
+    slopes.template apply<Format>(layer, task, worker, sums, held);
+  }
+  const Place place{layer.gradient_rows,
+                    gradient_slice<S::kRanked>(step),
+                    S::kRows * task.row,
+                    S::kColumns * task.column,
+                    a.batch,
+                    layer.out,
+                    a.turned[task.layer].gradient};
+  store_tile<S::kWholeTiles>(worker, held, place);
+  if (worker.leads()) signal<S::kRanked>(a, task, worker.waiter.step, 0, last_signal);
+  if constexpr (S::kRanked)
+    send_tile<S::kWholeTiles, S::kWords>(a, worker, a.ranks.gradients[task.layer], place);
 }
 
 template <class S, class Format, Activation kActivation>
-MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker) {
+MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker,
+                                        const StepPlace& step) {
   float sums[S::kSums], none[4];
   Slopes<S, kActivation> slopes;
   worker.take_turn();
-  multiply_slabs<S, Format, Factor::kPlain, Factor::kTurned, false>(
+  multiply_slabs<S, Format, Factor::kPlain, S::kAcross, false>(
       worker, machine::uniform(task.slabs), sums, none, [&] {
         mark(worker, &TaskTimes::first_slab);
         slopes.load(a.layer[task.layer], task, worker);
       });
   worker.pass_turn();
   mark(worker, &TaskTimes::products);
-  finish_input_gradient<S, Format>(a, task, worker, slopes, sums, 1);
+  finish_input_gradient<S, Format>(a, task, worker, step, slopes, sums, 1);
+  if constexpr (S::kRanked) tell_peers(a, worker, task, 1);
 }
 
 /// Outputs that fit one tile: the loss and its gradient in registers. With Form::kLossGradient, also the gradient of the last hidden layer:
@@ -270,24 +348,37 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
         rows.load(a, last);
         if constexpr (kGoesOn) slopes.load(a.layer[task.layer], task, worker);
       });
-  std::uint32_t held[kOutputsOfTile / 4];
-  const float loss = rows.template finish<Format>(a, last, outputs, held);
-  if constexpr (kGoesOn) {
+  std::uint32_t held[S::kWordsOfPair * kOutputsOfTile / 4];
+  float exact[kOutputsOfTile / 2];
+  const float loss = rows.template finish<Format>(a, last, outputs, held, exact);
+  if constexpr (S::kTf32)
+    keep_column_sums(a.turned[a.layers - 1], worker, exact,
+                     S::kRows * task.row + machine::kTileRows * worker.group(), 0);
+  if constexpr (kGoesOn && !S::kTf32) {  // in tf32 there are no such tasks
     float sums[S::kSums];
     multiply_held_slab<S, Format>(worker, held, sums);
     worker.pass_turn();
     mark(worker, &TaskTimes::products);
     const bool stores_loss = machine::uniform(task.column) == 0;
-    finish_input_gradient<S, Format>(a, task, worker, slopes, sums, stores_loss ? 1 : 2);
-    if (!stores_loss) return;
+    finish_input_gradient<S, Format>(a, task, worker, step, slopes, sums, stores_loss ? 1 : 2);
+    if (!stores_loss) {
+      if constexpr (S::kRanked) tell_peers(a, worker, task, 2);
+      return;
+    }
   } else {
     worker.pass_turn();
     mark(worker, &TaskTimes::products);
   }
   keep_loss<S>(a, worker, step, S::kRows * task.row + machine::kTileRows * worker.group(), machine::kTileRows,
                loss);
-  store_tile<false>(worker, held, Place{last.gradient_rows, 0, S::kRows * task.row, 0, a.batch, last.out});
-  if (worker.leads()) signal(a, task, kGoesOn ? 2 : 0, kGoesOn ? 2 : 1);
+  const Place place{last.gradient_rows, gradient_slice<S::kRanked>(step), S::kRows * task.row, 0, a.batch,
+                    last.out,           a.turned[a.layers - 1].gradient};
+  store_tile<false>(worker, held, place);
+  if (worker.leads()) signal<S::kRanked>(a, task, worker.waiter.step, kGoesOn ? 2 : 0, kGoesOn ? 2 : 1);
+  if constexpr (S::kRanked) {
+    send_tile<false, S::kWordsOfPair * kOutputsOfTile / 4>(a, worker, a.ranks.gradients[a.layers - 1], place);
+    tell_peers(a, worker, task, kGoesOn ? 2 : 1);
+  }
 }
 
 // ---- weight gradient and update
@@ -323,7 +414,7 @@ struct Weights {
   template <class Format>
   MACHINE_DEVICE void update_all(const Arguments& a, const LayerArguments& layer,
                                  const rules::UpdateFactors& factors, const float (&sums)[4 * kQuads],
-                                 std::uint32_t (&held)[2 * kQuads]) {
+                                 std::uint32_t (&held)[S::kWordsOfPair * 2 * kQuads]) {
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
       if (j % kPart == 0 && j + kPart < kQuads) parts[(j / kPart + 1) % kParts].load(*this, layer, j + kPart);
@@ -341,13 +432,15 @@ struct Weights {
   template <class Format>
   MACHINE_DEVICE void update_quad(const Arguments& a, const LayerArguments& layer,
                                   const rules::UpdateFactors& factors, const float (&sums)[4 * kQuads],
-                                  std::uint32_t (&held)[2 * kQuads], int j, float4& weight, float4& first,
-                                  float4& second) const {
-    const auto pack = [](float low, float high) {
-      if constexpr (Format::kIsBf16)
-        return machine::pack_bf16_weights(low, high);
+                                  std::uint32_t (&held)[S::kWordsOfPair * 2 * kQuads], int j, float4& weight,
+                                  float4& first, float4& second) const {
+    const auto put = [&](int i, float low, float high) {
+      if constexpr (S::kTf32)
+        put_pair<Format>(held, i, low, high);
+      else if constexpr (Format::kIsBf16)
+        held[i] = machine::pack_bf16_weights(low, high);
       else
-        return machine::pack_fp16(low, high);
+        held[i] = machine::pack_fp16(low, high);
     };
     const float scale = a.inverse_loss_scale;
     update<kSlots>(factors, scale * sums[4 * j], weight.x, first.x, second.x);
@@ -358,7 +451,7 @@ struct Weights {
     __stcg(layer.masters + at, weight);
     if constexpr (kSlots > 0) __stcg(layer.slots[0] + at, first);
     if constexpr (kSlots > 1) __stcg(layer.slots[1] + at, second);
-    held[2 * j] = pack(weight.x, weight.y), held[2 * j + 1] = pack(weight.z, weight.w);
+    put(2 * j, weight.x, weight.y), put(2 * j + 1, weight.z, weight.w);
   }
 };
 
@@ -423,13 +516,17 @@ MACHINE_DEVICE void multiply_for_weights(const Task& task, Worker<S>& worker, fl
                                          float (&row_sums)[4]) {
   worker.take_turn();
   const auto multiply = [&](auto sums_rows) {
-    multiply_slabs<S, Format, Factor::kTurned, Factor::kTurned, decltype(sums_rows)::value>(
+    multiply_slabs<S, Format, S::kAcross, S::kAcross, decltype(sums_rows)::value>(
         worker, machine::uniform(task.slabs), sums, row_sums, [&] { mark(worker, &TaskTimes::first_slab); });
   };
-  if (has_biases(task))
-    multiply(Constant<true>{});
-  else
+  if constexpr (S::kTf32) {  // its biases' gradients are sums of what was not rounded
     multiply(Constant<false>{});
+  } else {
+    if (has_biases(task))
+      multiply(Constant<true>{});
+    else
+      multiply(Constant<false>{});
+  }
   worker.pass_turn();
   mark(worker, &TaskTimes::products);
 }
@@ -450,10 +547,10 @@ MACHINE_DEVICE void weight_gradient_part(const Arguments& a, const Task& task, W
 #pragma unroll
   for (int j = 0; j < S::kColumns / 8; ++j)
     __stcg(to + j * S::kTeam, make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]));
-  if (has_biases(task))
+  if (!S::kTf32 && has_biases(task))
     __stcg(to + S::kColumns / 8 * S::kTeam, make_float4(row_sums[0], row_sums[1], row_sums[2], row_sums[3]));
   worker.meet();
-  if (worker.leads()) signal(a, task, 0, 1);
+  if (worker.leads()) signal<S::kRanked>(a, task, worker.waiter.step, 0, 1);
 }
 
 /// What an update takes beside gradients: asked for before the product, as a round trip to the L2 behind it would be for nothing else.
@@ -473,21 +570,41 @@ struct UpdateInputs {
   }
 };
 
+/// In tf32: the gradients of the biases of the tile's rows, from the sums of their units.
+template <class S>
+MACHINE_DEVICE void add_bias_sums(const Arguments& a, const Task& task, const Worker<S>& worker,
+                                  float (&row_sums)[4]) {
+  const TurnedLayer& layer = a.turned[task.layer];
+  const int units = divide_up(a.batch, layer.bias_unit);
+  const float* from = layer.bias_sums + S::kRows * task.row + worker.row_of_tile();
+  float sums[2] = {};
+#pragma unroll 8
+  for (int unit = worker.lane().lane % 4; unit < units; unit += 4)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      sums[half] += __ldcg(from + std::int64_t{unit} * layer.bias_pitch + 8 * half);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) row_sums[2 * half] = machine::quad_sum(sums[half]);
+}
+
 /// Columns of a tile's weights, and the biases of its rows, by their gradients' sums.
 template <class S, class Format, int kSlots, int kColumns>
 MACHINE_DEVICE void update_columns(const Arguments& a, const Task& task, const Worker<S>& worker,
                                    const StepPlace& step, UpdateInputs<S, kSlots, kColumns>& inputs,
-                                   const float (&sums)[kColumns / 2], const float (&row_sums)[4]) {
+                                   const float (&sums)[kColumns / 2], float (&row_sums)[4]) {
   const LayerArguments& layer = a.layer[task.layer];
-  std::uint32_t held[kColumns / 4];
+  std::uint32_t held[S::kWordsOfPair * kColumns / 4];
   inputs.weights.template update_all<Format>(a, layer, inputs.factors, sums, held);
   const bool is_first = inputs.first_column == 0;
+  if constexpr (S::kTf32)
+    if (has_biases(task) && is_first) add_bias_sums(a, task, worker, row_sums);
   if (has_biases(task) && is_first)
     inputs.biases.update_all(a, layer, task, worker, inputs.factors, row_sums);
   store_tile<false>(worker, held,
                     Place{layer.weight_rows, step.parity ^ 1, S::kRows * task.row,
-                          S::kColumns * task.column + inputs.first_column, layer.out, layer.in});
-  if (worker.leads()) signal(a, task, 0, 1);
+                          S::kColumns * task.column + inputs.first_column, layer.out, layer.in,
+                          a.turned[task.layer].weights});
+  if (worker.leads()) signal<S::kRanked>(a, task, worker.waiter.step, 0, 1);
   if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && is_first && worker.group() == 0)
     finish_loss<S>(a, worker, step);
 }
@@ -534,7 +651,7 @@ MACHINE_DEVICE void update_from_parts(const Arguments& a, const Task& task, Work
 #pragma unroll
       for (int j = 0; j < kQuads; ++j) add(sums + 4 * j, quads[i][j]);
   }
-  if (has_biases(task) && first_column == 0)
+  if (!S::kTf32 && has_biases(task) && first_column == 0)
     for (int part = 0; part < parts; ++part)
       add(row_sums, __ldcg(part_sums(layer, task, worker, part) + S::kColumns / 8 * S::kTeam));
   mark(worker, &TaskTimes::products);
@@ -569,7 +686,7 @@ MACHINE_DEVICE void make(const Arguments& a, const Task& task, Worker<S>& worker
       });
     case Form::kInputGradient:
       return if_it_may_come<kRules, Form::kInputGradient>(
-          [&] { input_gradient_tile<S, Format, kActivation>(a, task, worker); });
+          [&] { input_gradient_tile<S, Format, kActivation>(a, task, worker, step); });
     case Form::kWeightGradient:
       return if_it_may_come<kRules, Form::kWeightGradient>(
           [&] { weight_gradient_tile<S, Format, kSlots>(a, task, worker, step); });
@@ -611,7 +728,7 @@ MACHINE_DEVICE void work(const Arguments& a, SharedMemory<S>& memory) {
 
 template <Tiling kTiling, class Format, KernelRules kRules>
 __global__ void __launch_bounds__(threads_of(kTiling), 1) train_kernel(const __grid_constant__ Arguments a) {
-  using S = Shape<kTiling, kRules.timed, kRules.whole_tiles>;
+  using S = Shape<kTiling, kRules.timed, kRules.whole_tiles, kRules.ranked>;
   static_assert(sizeof(SharedMemory<S>) + WgmmaMemory::kAlignment == S::kMemory.all);
   constexpr bool kHasLossGradients = kRules.may_have(Form::kLossGradient);
   unsigned char* begin = machine::shared_memory();
@@ -625,8 +742,9 @@ __global__ void __launch_bounds__(threads_of(kTiling), 1) train_kernel(const __g
     for (std::uint64_t& turn : memory.turn) machine::barrier_init(shared_address(&turn), 4);
     machine::barrier_init_fence();
   }
-  for (int i = machine::thread_index(); i < WgmmaMemory::kOnesBytes / 4; i += S::kThreads)
-    memory.ones[i] = Format::pack(1, 1);
+  if constexpr (!S::kTf32)
+    for (int i = machine::thread_index(); i < WgmmaMemory::kOnesBytes / 4; i += S::kThreads)
+      memory.ones[i] = Format::pack(1, 1);
   machine::fence_proxy_async_shared();
   machine::block_sync();
   const int consumer = machine::uniform(machine::thread_index() / 32) * 32;

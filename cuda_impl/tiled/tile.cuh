@@ -17,6 +17,7 @@
 #include "machine/wgmma.cuh"
 #include "tiled/arguments.h"
 #include "tiled/list.cuh"
+#include "tiled/ranks.cuh"
 #include "tiled/waits.cuh"
 
 namespace headroom::tiled {
@@ -26,10 +27,11 @@ using machine::kTilePanelBytes;
 using machine::shared_address;
 
 /// A tiling, and what a thread block is made of with it.
-template <Tiling kTilingOfBlock, bool kIsTimed, bool kHasWholeTiles>
+template <Tiling kTilingOfBlock, bool kIsTimed, bool kHasWholeTiles, bool kIsRanked>
 struct Shape {
   static constexpr Tiling kTiling = kTilingOfBlock;
-  static constexpr bool kTimed = kIsTimed, kWholeTiles = kHasWholeTiles;  // as KernelRules says
+  static constexpr bool kTimed = kIsTimed, kWholeTiles = kHasWholeTiles,
+                        kRanked = kIsRanked;  // as KernelRules says
   static constexpr int kSlabs = kTiling.slabs_of_stage;
   static constexpr int kGroups = kTiling.groups, kColumns = kTiling.columns, kTeams = kTiling.teams;
   static constexpr int kRows = kTiling.rows(), kTeam = kTiling.team_threads(),
@@ -38,6 +40,10 @@ struct Shape {
   static constexpr int kThreads = threads_of(kTiling);
   static constexpr int kSums = kColumns / 2;   // of a thread
   static constexpr int kPairs = kColumns / 4;  // packed
+  static constexpr bool kTf32 = kTiling.slab == kTf32Slab;
+  static constexpr int kWordsOfPair = kTf32 ? 2 : 1;  // of values as they enter products
+  static constexpr int kWords = kWordsOfPair * kPairs;
+  static constexpr Factor kAcross = kTf32 ? Factor::kPlain : Factor::kTurned;  // a factor that lies turned
   static constexpr int kRowPanels = kRows / kPanel, kColumnPanels = kColumns / kPanel;
 
   static constexpr WgmmaMemory kMemory = wgmma_memory(kTiling);
@@ -125,6 +131,9 @@ MACHINE_DEVICE void mark(const Worker<S>& worker, std::uint64_t TaskTimes::* tim
   if (worker.timed >= 0) worker.waiter.arguments.times[worker.timed].*time = machine::nanoseconds();
 }
 
+/// A slab's line has 128 bytes, and a product takes 32 of them.
+inline constexpr int kProductsOfSlab = 4;
+
 /// Groups of products, a stage each, that are under way before the oldest has to be done.
 template <class S>
 inline constexpr int kUnderWay = S::kSlabs == 1 ? 2 : 1;
@@ -172,7 +181,7 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
   };
   const auto multiply_slab = [&](machine::Panels a, machine::Panels b, int accumulate_first) {
 #pragma unroll
-    for (int k = 0; k < kSlab / 16; ++k) {
+    for (int k = 0; k < kProductsOfSlab; ++k) {
       const int accumulate = k == 0 ? accumulate_first : 1;
       machine::wgmma_shared<Format, kA, kB>(sums, a + k * kStepA, b + k * kStepB, accumulate);
       if constexpr (kSumsRows)
@@ -243,7 +252,69 @@ MACHINE_DEVICE void multiply_held_slab(Worker<S>& worker, std::uint32_t (&held)[
 struct Place {
   const Rows& matrix;
   int slice, row, column, rows_of_matrix, columns_of_matrix;
+  const Rows& turned;  ///< in tf32: the turned copy, which has the same slices
 };
+/// tf32 as products read it, in words. Which sums are which pairs is the same for all formats.
+struct Tf32 : machine::Tf32 {
+  static constexpr bool kIsBf16 = false;
+};
+/// Pair `i` of a tile's sums as it enters products.
+template <class Format, int kWords>
+MACHINE_DEVICE void put_pair(std::uint32_t (&held)[kWords], int i, float x, float y) {
+  if constexpr (machine::kHasTf32Factors<Format>) {
+    held[2 * i] = machine::float_to_bits(machine::round_tf32(x));
+    held[2 * i + 1] = machine::float_to_bits(machine::round_tf32(y));
+  } else {
+    held[i] = Format::pack(x, y);
+  }
+}
+/// As store_tile(), in tf32: straight from registers. Eight lanes have eight rows of a column, four have eight columns of a row, so
+/// both copies are written in whole sectors.
+template <bool kWhole, class S, int kWords>
+MACHINE_DEVICE void store_values(const Worker<S>& worker, const std::uint32_t (&held)[kWords],
+                                 const Place& place) {
+  auto* plain = static_cast<std::uint32_t*>(place.matrix.values) + place.slice * place.matrix.slice;
+  auto* turned = static_cast<std::uint32_t*>(place.turned.values) + place.slice * place.turned.slice;
+#pragma unroll
+  for (int j = 0; j < kWords / 4; ++j)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = place.row + worker.row_of_tile() + 8 * half,
+                column = place.column + 8 * j + worker.lane().first_column();
+      if (!kWhole && (row >= place.rows_of_matrix || column >= place.columns_of_matrix)) continue;
+      const bool both = kWhole || column + 1 < place.columns_of_matrix;
+      const std::uint32_t x = held[4 * j + 2 * half], y = both ? held[4 * j + 2 * half + 1] : 0;
+      __stcg(reinterpret_cast<uint2*>(plain + std::int64_t{row} * place.matrix.pitch + column),
+             make_uint2(x, y));
+      __stcg(turned + std::int64_t{column} * place.turned.pitch + row, x);
+      if (both) __stcg(turned + std::int64_t{column + 1} * place.turned.pitch + row, y);
+    }
+  worker.meet();
+}
+/// Of values of a tile's columns [8 (kCount / 4)], in the order of sums, the sums over the warpgroup's rows, to their unit.
+template <class S, int kCount>
+MACHINE_DEVICE void keep_column_sums(const TurnedLayer& layer, const Worker<S>& worker,
+                                     const float (&values)[kCount], int first_row, int first_column) {
+  auto* of_warps = reinterpret_cast<float*>(worker.memory.staging[worker.warpgroup()]);
+  constexpr int kColumns = 2 * kCount;
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float sum = values[4 * j + i] + values[4 * j + 2 + i];
+#pragma unroll
+      for (int distance = 16; distance >= 4; distance /= 2) sum += machine::shuffle_xor(sum, distance);
+      if (worker.lane().lane < 4)
+        of_warps[worker.lane().warp * kColumns + 8 * j + worker.lane().first_column() + i] = sum;
+    }
+  worker.meet();
+  const int column = worker.thread() % machine::kWarpgroup;
+  if (column < kColumns && first_column + column < layer.bias_pitch)
+    __stcg(layer.bias_sums + std::int64_t{first_row / layer.bias_unit} * layer.bias_pitch + first_column +
+               column,
+           (of_warps[column] + of_warps[kColumns + column]) +
+               (of_warps[2 * kColumns + column] + of_warps[3 * kColumns + column]));
+}
 /// Zeros from value `columns` of eight on: what lies behind a matrix's last column is read with it.
 MACHINE_DEVICE void keep_columns(uint4& words, int columns) {
   if (columns >= 8) return;
@@ -252,16 +323,12 @@ MACHINE_DEVICE void keep_columns(uint4& words, int columns) {
   };
   words = make_uint4(kept(words.x, 0), kept(words.y, 2), kept(words.z, 4), kept(words.w, 6));
 }
-/// The warpgroup's 64 rows, packed in `held`, to their place. kWhole: they end where the matrix does, or before.
-template <bool kWhole, class S, int kWords>
-MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&held)[kWords],
-                               const Place& place) {
-  const machine::Lane lane = worker.lane();
-  const std::uint32_t staging = worker.staging();
-  machine::warp_sync();
-  machine::store_rows<kWords / 4>(staging, held, lane);
-  machine::warp_sync();
-  std::uint16_t* matrix = static_cast<std::uint16_t*>(place.matrix.values) + place.slice * place.matrix.slice;
+/// The warpgroup's 64 rows, staged in shared memory by their warps, to their place in a matrix that begins at `values`: kWords words of a
+/// thread. kWhole: they end where the matrix does, or before.
+template <bool kWhole, int kWords, class S>
+MACHINE_DEVICE void store_staged(const Worker<S>& worker, const machine::Lane& lane, std::uint32_t staging,
+                                 void* values, const Place& place) {
+  std::uint16_t* matrix = static_cast<std::uint16_t*>(values) + place.slice * place.matrix.slice;
 #pragma unroll
   for (int panel = 0; panel < (kWords + 15) / 16; ++panel) {
     constexpr int kPieces = kWords < 16 ? kWords / 2 : 8;  // of 16 bytes of a row
@@ -280,14 +347,51 @@ MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&he
                words);
     }
   }
+}
+/// The same, packed in `held`.
+template <bool kWhole, class S, int kWords>
+MACHINE_DEVICE void store_packed(const Worker<S>& worker, const std::uint32_t (&held)[kWords],
+                                 const Place& place) {
+  const machine::Lane lane = worker.lane();
+  const std::uint32_t staging = worker.staging();
+  machine::warp_sync();
+  machine::store_rows<kWords / 4>(staging, held, lane);
+  machine::warp_sync();
+  store_staged<kWhole, kWords>(worker, lane, staging, place.matrix.values, place);
   worker.meet();
+}
+
+template <bool kWhole, class S, int kWords>
+MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&held)[kWords],
+                               const Place& place) {
+  if constexpr (S::kTf32)
+    store_values<kWhole>(worker, held, place);
+  else
+    store_packed<kWhole>(worker, held, place);
+}
+
+/// With several ranks: what store_tile() has just stored, to the peers' memory. It lies in shared memory yet.
+template <bool kWhole, int kWords, class S>
+MACHINE_DEVICE void send_tile(const Arguments& a, const Worker<S>& worker, const PeerRows& to,
+                              const Place& place) {
+  static_assert(!S::kTf32, "no shared memory holds its tiles");
+#pragma unroll 1
+  for (int peer = 0; peer < a.ranks.peers; ++peer)
+    store_staged<kWhole, kWords>(worker, worker.lane(), worker.staging(), to.values[peer], place);
+}
+/// Behind it.
+template <class S>
+MACHINE_DEVICE void tell_peers(const Arguments& a, const Worker<S>& worker, const Task& task,
+                               int last_signal) {
+  worker.meet();
+  if (worker.leads()) signal_peers(a, task, worker.waiter.step, last_signal);
 }
 
 /// A warpgroup waits for a counter, by the first lane of each warp, and then sees what was written before that was added to.
 template <class S>
 MACHINE_DEVICE void wait_together(const Arguments& a, const Worker<S>& worker, WaitFor what, const Wait& wait,
                                   const StepPlace& step) {
-  if (worker.lane().lane == 0) wait_for_counter(worker.waiter, what, a, wait, step.of_launch);
+  if (worker.lane().lane == 0) wait_for_counter<S::kRanked>(worker.waiter, what, a, wait, step.of_launch);
   worker.meet();
 }
 

@@ -1,7 +1,7 @@
 // The tiled kernels behind the trainer contract: buffers, tensor maps, the lists, and training cut into launches.
 //
 // A launch trains many steps. Its counters begin at zero, so a launch may be of any steps; what goes on from one launch to the next
-// is which of the two copies of weights and activations the next step reads.
+// is which of the two copies of weights and activations the next step reads. With several ranks counters go on, too (ranks.cuh).
 #include "tiled/trainer.h"
 
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include "device/kept_losses.h"
 #include "device/launch_pace.h"
 #include "device/memory.h"
+#include "device/peer_access.h"
 #include "device/step_watch.h"
 #include "device/stream.h"
 #include "machine/tensor_map.h"
@@ -25,6 +26,7 @@
 #include "tiled/kernels.h"
 #include "tiled/schedule.h"
 #include "tiled/waits.h"
+#include "trainers/ranked_trainer.h"
 #include "trainers/samples.h"
 #include "trainers/step_factors.h"
 
@@ -37,10 +39,10 @@ constexpr std::int64_t kFirstLaunch = 64;  // steps, before a launch was timed
 constexpr std::int64_t kMostSteps = 4096;
 constexpr int kBiasValues = 128;  // biases are read by tiles, which have 64 or 128 rows or columns
 
+static_assert(kMostTiledRanks == kMostRanks);
 constexpr std::int64_t kLine = 128;  ///< bytes of a line of the L2
 
 /// The kernel for every GPU has plain multiply-adds and mma.sync.
-bool is_portable(const std::optional<Tiling>& tiling) { return tiling && tiling->portable; }
 bool is_sixteen_bits(Precision precision) {
   return precision == Precision::kFp16 || precision == Precision::kBf16;
 }
@@ -82,10 +84,18 @@ std::string to_string(WaitFor what) {
   return "";
 }
 
+/// Of the ranks that train together, which one.
+struct RankOf {
+  int rank = 0, ranks = 1;
+  int on_device = 1;  ///< of them on this one's device
+};
+
 /// Buffers of one layer. Factors are bytes: values of 16 or 32 bits.
 struct LayerMemory {
   DeviceBuffer<unsigned char> weights, input, gradient;  // input: of all but the first layer
-  DeviceBuffer<float> masters, bias;                     // masters: none where the weights are the masters
+  DeviceBuffer<unsigned char> weights_turned, input_turned, gradient_turned;  // where turns_factors()
+  DeviceBuffer<float> bias_sums;                                              // there too
+  DeviceBuffer<float> masters, bias;  // masters: none where the weights are the masters
   std::vector<DeviceBuffer<float>> slots, bias_slots;
   DeviceBuffer<std::uint32_t> kept;
   DeviceBuffer<float4> part_sums;
@@ -94,13 +104,15 @@ struct LayerMemory {
 class Tiled : public TiledTrainer {
  public:
   Tiled(const Workload& workload, Precision precision, const DatasetView& data, const Parameters& initial,
-        StepPlan plan, jit::ReadyKernel kernel, const TiledOptions& options)
-      : workload_(workload),
+        StepPlan plan, jit::ReadyKernel kernel, const TiledOptions& options, const RankOf& of = {})
+      : of_(of),
+        is_absent_(options.absent_rank == of.rank),
+        workload_(workload),
         precision_(precision),
         network_(std::move(plan.network)),
         rules_(plan.kernel.rules),
         tiling_(plan.kernel.tiling),
-        batches_(data.batches(workload.batch_size)),
+        batches_(data.batches(network_.joined())),
         schedule_(std::move(plan.schedule)),
         kernel_(std::move(kernel)) {
     DeviceMemory::reset_peak();
@@ -112,7 +124,27 @@ class Tiled : public TiledTrainer {
     upload_lists();
     set_arguments(options);
     require_resident();
+    // A launch that loaded this kernel might wait for another rank's.
+    set_step_factors(workload_.optimizer, 0, 1, factors_.data(), stream_.get());
     set_state(State::initial(initial, workload.optimizer.slots()));
+  }
+
+  /// Before the first launch, once all ranks are there: where this one writes in the memory of the others.
+  void find_peers(const std::vector<Tiled*>& ranks, bool is_silent) {
+    RankArguments& to = arguments_.ranks;
+    for (Tiled* peer : ranks) {
+      if (peer == this) continue;
+      const int number = to.peers++;
+      for (int layer = 0; layer < network_.layers(); ++layer) {
+        const LayerMemory& memory = peer->layers_[static_cast<std::size_t>(layer)];
+        if (layer > 0) to.inputs[layer].values[number] = own_rows(memory.input, network_.in(layer));
+        to.gradients[layer].values[number] = own_rows(memory.gradient, network_.out(layer));
+      }
+      to.counters[number] = peer->counters_.data();
+    }
+    if (!is_silent) return;
+    unheard_ = zeros<std::uint32_t>(counters_.size());
+    for (int number = 0; number < to.peers; ++number) to.counters[number] = unheard_.data();
   }
 
   Timing train(std::int64_t first_step, std::int64_t count) override {
@@ -195,6 +227,15 @@ class Tiled : public TiledTrainer {
   }
 
  private:
+  bool is_ranked() const { return of_.ranks > 1; }
+  /// Of the rows of all ranks the first of this one's.
+  std::int64_t first_row() const { return std::int64_t{of_.rank} * network_.batch; }
+  /// Where they lie in a rank's matrix [slices][rows of all ranks][columns].
+  unsigned char* own_rows(const DeviceBuffer<unsigned char>& values, std::int64_t columns) const {
+    return const_cast<unsigned char*>(values.data()) + first_row() * pitch_of(columns) * value_bytes();
+  }
+  int gradient_copies() const { return is_ranked() ? 2 : 1; }
+
   std::int64_t row_tiles() const { return divide_up(network_.batch, tiling_.rows()); }
   bool has_wide_outputs() const { return workload_.outputs() > kOutputsOfTile; }
   WeightPlaces places(int layer) const {
@@ -208,6 +249,15 @@ class Tiled : public TiledTrainer {
            (precision_ == Precision::kTf32 && activation != Activation::kRelu);
   }
   bool masters_are_factors() const { return precision_ == Precision::kFp32; }
+  /// The wgmma kernel in tf32 reads factors along their rows only, so all lie turned as well.
+  bool turns_factors() const { return tiling_.slab == kTf32Slab; }
+  /// Rows of a layer's gradient whose columns are summed up by one.
+  int bias_unit(int layer) const {
+    return layer + 1 == network_.layers() && has_wide_outputs() ? kRowsOfLoss : kPanel;
+  }
+  static std::int64_t bias_values(std::int64_t out) {
+    return std::int64_t{divide_up(out, kBiasValues)} * kBiasValues;
+  }
   /// Of the parity at hand.
   float* masters_of(LayerMemory& layer) const {
     if (!masters_are_factors()) return layer.masters.data();
@@ -251,8 +301,15 @@ class Tiled : public TiledTrainer {
       const std::int64_t in = network_.in(layer), out = network_.out(layer);
       LayerMemory memory;
       memory.weights = factor(2, out, in);
-      if (layer > 0) memory.input = factor(2, network_.batch, in);
-      memory.gradient = factor(1, network_.batch, out);
+      if (layer > 0) memory.input = factor(2, network_.joined(), in);
+      memory.gradient = factor(gradient_copies(), network_.joined(), out);
+      if (turns_factors()) {
+        memory.weights_turned = factor(2, in, out);
+        memory.input_turned = factor(layer == 0 ? batches_ : 2, in, network_.batch);
+        memory.gradient_turned = factor(1, out, network_.batch);
+        memory.bias_sums = zeros<float>(divide_up(network_.batch, bias_unit(layer)) * bias_values(out) +
+                                        kPanel * bias_values(out));
+      }
       if (!masters_are_factors()) memory.masters = zeros<float>(places(layer).size());
       const std::int64_t biases = std::int64_t{divide_up(out, kBiasValues)} * kBiasValues;
       memory.bias = zeros<float>(biases);
@@ -265,7 +322,7 @@ class Tiled : public TiledTrainer {
           memory.kept = DeviceBuffer<std::uint32_t>(network_.batch * pitch_of(out) * value_bytes() / 4);
       } else if (layer + 1 < network_.layers()) {
         const std::int64_t values = row_tiles() * divide_up(out, tiling_.columns) * tile;
-        memory.kept = DeviceBuffer<std::uint32_t>(values / (relu ? 32 : 2));
+        memory.kept = DeviceBuffer<std::uint32_t>(values / (relu ? 32 : 4 / value_bytes()));
       }
       if (const int parts = schedule_.parts[static_cast<std::size_t>(layer)]; parts > 1)
         memory.part_sums = DeviceBuffer<float4>(
@@ -279,7 +336,7 @@ class Tiled : public TiledTrainer {
   }
 
   void upload(const DatasetView& data) {
-    const std::int64_t samples = batches_ * network_.batch, columns = data.feature_count,
+    const std::int64_t batch = network_.joined(), samples = batches_ * batch, columns = data.feature_count,
                        pitch = pitch_of(columns);
     if (workload_.loss == Loss::kCrossEntropy) {
       labels_ = labels_of(data, samples);
@@ -288,13 +345,18 @@ class Tiled : public TiledTrainer {
       targets_.copy_from({data.targets, static_cast<std::size_t>(targets_.size())});
     }
     features_ = factor(1, samples, columns);
-    for_each_staged_batches(data, network_.batch, batches_, stream_,
-                            [&](const float* features, std::int64_t count, std::int64_t first) {
-                              round_features(
-                                  precision_, features, count * network_.batch, columns,
-                                  features_.data() + first * network_.batch * pitch * value_bytes(), pitch,
-                                  stream_.get());
-                            });
+    for_each_staged_batches(
+        data, batch, batches_, stream_, [&](const float* features, std::int64_t count, std::int64_t first) {
+          round_features(precision_, features, count * batch, columns,
+                         features_.data() + first * batch * pitch * value_bytes(), pitch, stream_.get());
+          if (turns_factors()) {
+            const std::int64_t turned_pitch = pitch_of(batch);
+            turn_features(features, count, batch, columns,
+                          reinterpret_cast<float*>(layers_.front().input_turned.data()) +
+                              first * columns * turned_pitch,
+                          turned_pitch, stream_.get());
+          }
+        });
   }
 
   void upload_lists() {
@@ -309,29 +371,56 @@ class Tiled : public TiledTrainer {
     tasks_.copy_from(tasks);
     first_task_ = DeviceBuffer<std::int32_t>(static_cast<std::int64_t>(first.size()));
     first_task_.copy_from(first);
-    counters_ = zeros<std::uint32_t>(std::int64_t{schedule_.counters} * kCounterStride);
+    // Those of all ranks twice; where in a copy they lie is the same.
+    counters_ =
+        zeros<std::uint32_t>((is_ranked() ? 2 : 1) * std::int64_t{schedule_.counters} * kCounterStride);
+    arguments_.ranks.counters_of_copy = schedule_.counters;
     factors_ = DeviceBuffer<rules::UpdateFactors>(kMostSteps);
   }
 
-  Factors factors(const DeviceBuffer<unsigned char>& values, std::int64_t slices, std::int64_t rows,
-                  std::int64_t columns) const {
+  /// A matrix of the rows of all ranks, where there is no more than one rank a turned copy.
+  Factors batch_factors(const DeviceBuffer<unsigned char>& values, const DeviceBuffer<unsigned char>& turned,
+                        std::int64_t slices, std::int64_t columns) const {
+    Factors all = factors(values, turned, slices, network_.joined(), columns);
+    if (is_ranked() && !tiling_.portable)
+      all.plain = kept(machine::tensor_map_of_panels(element(), own_rows(values, columns), slices,
+                                                     network_.batch, columns, pitch_of(columns), kPanel,
+                                                     tiling_.slabs_of_stage, network_.joined()));
+    return all;
+  }
+  machine::Element element() const {
+    return precision_ == Precision::kTf32   ? machine::Element::kFp32
+           : precision_ == Precision::kBf16 ? machine::Element::kBf16
+                                            : machine::Element::kFp16;
+  }
+  static TensorMap kept(const CUtensorMap& map) {
+    TensorMap words;
+    static_assert(sizeof words == sizeof map);
+    std::memcpy(&words, &map, sizeof words);
+    return words;
+  }
+  Factors factors(const DeviceBuffer<unsigned char>& values, const DeviceBuffer<unsigned char>& turned,
+                  std::int64_t slices, std::int64_t rows, std::int64_t columns) const {
     if (tiling_.portable) return {};
-    const auto element = precision_ == Precision::kBf16 ? machine::Element::kBf16 : machine::Element::kFp16;
     const int slabs = tiling_.slabs_of_stage;
-    const auto kept = [](const CUtensorMap& map) {
-      TensorMap words;
-      static_assert(sizeof words == sizeof map);
-      std::memcpy(&words, &map, sizeof words);
-      return words;
+    const auto panels = [&](const void* data, std::int64_t lines, std::int64_t along) {
+      return kept(machine::tensor_map_of_panels(element(), data, slices, lines, along, pitch_of(along),
+                                                kPanel, slabs));
     };
-    return {kept(machine::tensor_map_of_panels(element, values.data(), slices, rows, columns,
-                                               pitch_of(columns), kPanel, slabs)),
-            kept(machine::tensor_map(element, values.data(), slices, rows, columns, pitch_of(columns),
+    if (turns_factors()) return {panels(values.data(), rows, columns), panels(turned.data(), columns, rows)};
+    return {panels(values.data(), rows, columns),
+            kept(machine::tensor_map(element(), values.data(), slices, rows, columns, pitch_of(columns),
                                      kSlab * slabs))};
   }
 
   Rows rows(DeviceBuffer<unsigned char>& values, std::int64_t rows, std::int64_t columns) const {
     return {values.data(), rows * pitch_of(columns), static_cast<std::int32_t>(pitch_of(columns))};
+  }
+  /// This rank's of a matrix of the rows of all ranks.
+  Rows batch_rows(DeviceBuffer<unsigned char>& values, std::int64_t columns) const {
+    Rows own = rows(values, network_.joined(), columns);
+    own.values = own_rows(values, columns);
+    return own;
   }
 
   void set_arguments(const TiledOptions& options) {
@@ -340,13 +429,21 @@ class Tiled : public TiledTrainer {
       LayerMemory& memory = layers_[static_cast<std::size_t>(layer)];
       LayerArguments& to = arguments_.layer[layer];
       const int in = network_.in(layer), out = network_.out(layer);
-      to.weights = factors(memory.weights, 2, out, in);
-      to.input = layer == 0 ? factors(features_, batches_, network_.batch, in)
-                            : factors(memory.input, 2, network_.batch, in);
-      to.gradient = factors(memory.gradient, 1, network_.batch, out);
+      to.weights = factors(memory.weights, memory.weights_turned, 2, out, in);
+      to.input = layer == 0 ? batch_factors(features_, memory.input_turned, batches_, in)
+                            : batch_factors(memory.input, memory.input_turned, 2, in);
+      to.gradient = batch_factors(memory.gradient, memory.gradient_turned, gradient_copies(), out);
+      if (turns_factors()) {
+        arguments_.turned[layer] = {.weights = rows(memory.weights_turned, in, out),
+                                    .input = rows(memory.input_turned, in, network_.batch),
+                                    .gradient = rows(memory.gradient_turned, out, network_.batch),
+                                    .bias_sums = memory.bias_sums.data(),
+                                    .bias_unit = bias_unit(layer),
+                                    .bias_pitch = static_cast<std::int32_t>(bias_values(out))};
+      }
       to.weight_rows = rows(memory.weights, out, in);
-      to.input_rows = rows(layer == 0 ? features_ : memory.input, network_.batch, in);
-      to.gradient_rows = rows(memory.gradient, network_.batch, out);
+      to.input_rows = batch_rows(layer == 0 ? features_ : memory.input, in);
+      to.gradient_rows = batch_rows(memory.gradient, out);
       to.kept_rows = {memory.kept.data(), 0, static_cast<std::int32_t>(pitch_of(out))};
       to.masters = reinterpret_cast<float4*>(memory.masters.data());
       to.bias = memory.bias.data();
@@ -366,23 +463,27 @@ class Tiled : public TiledTrainer {
     arguments_.tasks = tasks_.data();
     arguments_.first_task = first_task_.data();
     arguments_.counters = counters_.data();
-    arguments_.labels = labels_.data();
-    arguments_.targets = targets_.data();
+    // Of this rank's first row.
+    if (labels_.size() > 0) arguments_.labels = labels_.data() + first_row();
+    if (targets_.size() > 0) arguments_.targets = targets_.data() + first_row() * workload_.outputs();
     arguments_.outputs_pitch = static_cast<std::int32_t>(pitch_of(workload_.outputs()));
     if (has_wide_outputs())
       outputs_ = DeviceBuffer<float>(row_tiles() * tiling_.rows() * arguments_.outputs_pitch);
     arguments_.outputs = outputs_.data();
-    arguments_.output_gradient = reinterpret_cast<std::uint16_t*>(layers_.back().gradient.data());
+    arguments_.output_gradient =
+        reinterpret_cast<std::uint16_t*>(arguments_.layer[last].gradient_rows.values);
+    arguments_.ranks.joined = network_.joined();
+    arguments_.ranks.first_row = static_cast<std::int32_t>(first_row());
     arguments_.loss_parts = divide_up(network_.batch, has_wide_outputs() ? kRowsOfLoss : tiling_.group_rows);
     loss_sums_ = zeros<float>(2 * std::int64_t{arguments_.loss_parts});
     arguments_.loss_sums = loss_sums_.data();
     arguments_.losses = losses_.data();
     arguments_.loss_slots = kKeptLosses;
     arguments_.factors = factors_.data();
-    const double scale = loss_scale(precision_, network_.batch);
+    const double scale = loss_scale(precision_, network_.joined());
     const double mean_of = workload_.loss == Loss::kCrossEntropy
-                               ? network_.batch
-                               : static_cast<double>(network_.batch) * workload_.outputs();
+                               ? network_.joined()
+                               : static_cast<double>(network_.joined()) * workload_.outputs();
     arguments_.gradient_scale = static_cast<float>(scale / mean_of);
     arguments_.inverse_loss_scale = static_cast<float>(1 / scale);
     const double longest =
@@ -403,54 +504,82 @@ class Tiled : public TiledTrainer {
       throw UnsupportedError("cuda-tiled: a multiprocessor holds no thread block of " +
                              std::to_string(threads_of(tiling_)) + " threads with " +
                              std::to_string(shared_bytes_) + " bytes of shared memory");
+    int device = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    const int most = blocks * device_attribute(cudaDevAttrMultiProcessorCount, device);
+    const int wanted = of_.on_device * static_cast<int>(schedule_.lists.size());
+    if (wanted > most)
+      throw UnsupportedError("cuda-tiled: " + std::to_string(wanted) +
+                             " thread blocks must be resident at once; the device holds " +
+                             std::to_string(most));
   }
 
   double launch_all(std::int64_t first_step, std::int64_t count) {
     try {
-      begin_.record(stream_);
+      mark_begin();
       const double seconds = pace_.run(
-          count,
-          [&](std::int64_t done, std::int64_t steps) { launch(first_step + done, static_cast<int>(steps)); },
+          count, [&](std::int64_t done, std::int64_t steps) { launch(first_step + done, steps); },
           [&] {
-            end_.record(stream_);
-            return seconds_between(begin_, end_);
+            mark_end();
+            return marked_seconds();
           });
       if (pace_.worth_timing(count)) pace_.learn(seconds, count);
       return seconds;
     } catch (const CudaError&) {
-      if (report_.value() == 0) throw;
-      throw DeviceStuckError(given_up());
+      const auto reason = given_up();
+      if (!reason) throw;
+      throw DeviceStuckError(*reason + "; the launch was given up, with its process");
     }
   }
 
-  void launch(std::int64_t first_step, int steps) {
-    CUDA_CHECK(
-        cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream_.get()));
+  void mark_begin() override { begin_.record(stream_); }
+  void mark_end() override { end_.record(stream_); }
+  double marked_seconds() override { return seconds_between(begin_, end_); }
+  void trained(std::int64_t first_step, std::int64_t count) override { losses_.trained(first_step, count); }
+
+  void launch(std::int64_t first_step, std::int64_t steps) override {
+    if (is_absent_) return;
+    if (!is_ranked())
+      CUDA_CHECK(
+          cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream_.get()));
     set_step_factors(workload_.optimizer, first_step, steps, factors_.data(), stream_.get());
     arguments_.first_step = first_step;
-    arguments_.steps = steps;
+    arguments_.steps = static_cast<std::int32_t>(steps);
     arguments_.parity = parity_;
+    arguments_.ranks.steps_before = steps_before_;
     void* parameters[] = {&arguments_};
-    CUDA_CHECK(cudaLaunchCooperativeKernel(kernel_.function,
-                                           dim3(static_cast<unsigned>(schedule_.lists.size())),
-                                           dim3(static_cast<unsigned>(threads_of(tiling_))), parameters,
-                                           static_cast<std::size_t>(shared_bytes_), stream_.get()));
-    parity_ = (parity_ + steps) % 2;
+    cudaLaunchAttribute cooperative{};
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(schedule_.lists.size()));
+    config.blockDim = dim3(static_cast<unsigned>(threads_of(tiling_)));
+    config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes_);
+    config.stream = stream_.get();
+    config.attrs = &cooperative;
+    config.numAttrs = of_.on_device > 1 ? 0 : 1;  // a device runs one cooperative kernel at a time
+    CUDA_CHECK(cudaLaunchKernelExC(&config, kernel_.function, parameters));
+    parity_ = static_cast<int>((parity_ + steps) % 2);
+    steps_before_ += static_cast<std::uint64_t>(steps);
   }
 
-  std::string given_up() const {
+  std::optional<std::string> given_up() const override {
     const std::uint64_t report = report_.value();
+    if (report == 0) return std::nullopt;
+    bool is_of_all_ranks = false;
     std::string who = "a task";
     for (std::size_t block = 0; block < schedule_.lists.size(); ++block) {
       const std::vector<Task>& list = schedule_.lists[block];
       for (std::size_t i = 0; i < list.size(); ++i)
-        if (list[i].order == order_of(report) && list[i].form != Form::kPause)
+        if (list[i].order == order_of(report) && list[i].form != Form::kPause) {
+          is_of_all_ranks = is_ranked() && (list[i].form == Form::kWeightGradient ||
+                                            list[i].form == Form::kWeightGradientPart);
           who = "task " + std::to_string(i + 1) + " of " + std::to_string(list.size()) +
                 " of multiprocessor " + std::to_string(block) + " (" + describe(list[i]) + ")";
+        }
     }
     return "cuda-tiled: in step " + std::to_string(arguments_.first_step + step_of(report)) + " " + who +
-           " waited too long for " + to_string(what_of(report)) +
-           "; the launch was given up, with its process";
+           " waited too long for " + to_string(what_of(report)) + (is_of_all_ranks ? ", by all ranks" : "");
   }
 
   /// What lies where `of` says, as parameters; through a buffer of the largest layer's size.
@@ -476,7 +605,9 @@ class Tiled : public TiledTrainer {
       copy(flat.data(), from.weight(layer).data(), from.weight(layer).size(), cudaMemcpyHostToDevice);
       copy(bias, from.bias(layer).data(), from.bias(layer).size(), cudaMemcpyHostToDevice);
       place_weights(precision_, flat.data(), places(layer), weights, copies ? memory.weights.data() : nullptr,
-                    pitch_of(network_.in(layer)), stream_.get());
+                    pitch_of(network_.in(layer)),
+                    copies && turns_factors() ? memory.weights_turned.data() : nullptr,
+                    pitch_of(network_.out(layer)), stream_.get());
       stream_.synchronize();
     }
   }
@@ -490,6 +621,8 @@ class Tiled : public TiledTrainer {
     CUDA_CHECK(cudaMemcpyAsync(to, from, count * sizeof(float), kind, stream_.get()));
   }
 
+  const RankOf of_;
+  const bool is_absent_;
   const Workload workload_;
   const Precision precision_;
   const Network network_;
@@ -508,13 +641,14 @@ class Tiled : public TiledTrainer {
   DeviceBuffer<float> targets_, outputs_, loss_sums_;
   DeviceBuffer<Task> tasks_;
   DeviceBuffer<std::int32_t> first_task_;
-  DeviceBuffer<std::uint32_t> counters_;
+  DeviceBuffer<std::uint32_t> counters_, unheard_;  // unheard_: of a test
   DeviceBuffer<rules::UpdateFactors> factors_;
   KeptLosses losses_;
   HostReport report_;
   DeviceBuffer<std::uint64_t> least_report_{1};
   Arguments arguments_{};
-  int parity_ = 0;  // which copies of weights and activations the next step reads
+  int parity_ = 0;                  // which copies of weights and activations the next step reads
+  std::uint64_t steps_before_ = 0;  // that were launched
   LaunchPace pace_{kFirstLaunch, kMostSteps};
 };
 
@@ -531,36 +665,114 @@ std::optional<std::string> tiled_too_old(int compute_major, int compute_minor) {
          ", needs 8.0 or newer";
 }
 
-bool tiled_is_portable(Precision precision, int device) {
-  const DeviceInfo info = device_info(device);
-  return tiled_is_portable(precision, info.compute_major, info.compute_minor);
-}
-bool tiled_is_portable(Precision precision, int compute_major, int compute_minor) {
+bool tiled_takes_portable(const Workload& workload, Precision precision, int compute_major, int compute_minor,
+                          int multiprocessors, const TiledOptions& options) {
   const bool has_wgmma = compute_major == 9 && compute_minor == 0;  // it is of this one generation
-  return !is_sixteen_bits(precision) || !has_wgmma;
+  // The wgmma kernel in tf32 would send its turned copies as well.
+  if (precision == Precision::kFp32 || !has_wgmma || (precision == Precision::kTf32 && workload.devices > 1))
+    return true;
+  if (options.tiling) return options.tiling->portable;
+  if (options.portable) return *options.portable;
+  return portable_is_faster(workload, precision, multiprocessors);
 }
+
+namespace {
+
+/// The plan of a rank, or of the only one, by devices that have at least so many multiprocessors.
+StepPlan plan_for(const Workload& workload, Precision precision, const TiledOptions& options, int device,
+                  int multiprocessors) {
+  if (options.multiprocessors > 0) multiprocessors = std::min(multiprocessors, options.multiprocessors);
+  const DeviceInfo info = device_info(device);
+  const bool portable = tiled_takes_portable(workload, precision, info.compute_major, info.compute_minor,
+                                             multiprocessors, options);
+  if (options.tiling && options.tiling->portable != portable)
+    throw UnsupportedError("cuda-tiled: these tiles are for tensor cores of compute capability 9.0");
+  StepPlan plan =
+      plan_step(workload, precision, portable, multiprocessors, options.tiling, options.slabs_of_part);
+  plan.kernel.rules.timed = options.timed;
+  return plan;
+}
+void require_data(const Workload& workload, const DatasetView& data) {
+  require_data_for(workload, data, "cuda-tiled");
+  if (data.batches(workload.joined_batch_size()) > std::numeric_limits<std::int32_t>::max())
+    throw UnsupportedError("cuda-tiled: more than 2^31 - 1 batches");
+}
+
+}  // namespace
 
 std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Precision precision,
                                                  const DatasetView& data, const Parameters& initial,
                                                  int device, const TiledOptions& options,
                                                  const MakeKernel& make) {
   validate(workload);
+  if (workload.devices > 1)
+    throw std::invalid_argument("cuda-tiled: one device for a workload of " +
+                                std::to_string(workload.devices));
   if (const auto reason = tiled_unavailable(device)) throw UnsupportedError("cuda-tiled: " + *reason);
-  const bool portable =
-      options.portable || is_portable(options.tiling) || tiled_is_portable(precision, device);
-  if (options.tiling && options.tiling->portable != portable)
-    throw UnsupportedError("cuda-tiled: these tiles are for fp16 and bf16 on compute capability 9.0");
-  require_data_for(workload, data, "cuda-tiled");
-  if (data.batches(workload.batch_size) > std::numeric_limits<std::int32_t>::max())
-    throw UnsupportedError("cuda-tiled: more than 2^31 - 1 batches");
+  require_data(workload, data);
   use_device(device);
-  StepPlan plan =
-      plan_step(workload, precision, portable, device_attribute(cudaDevAttrMultiProcessorCount, device),
-                options.tiling, options.slabs_of_part);
-  plan.kernel.rules.timed = options.timed;
+  StepPlan plan = plan_for(workload, precision, options, device,
+                           device_attribute(cudaDevAttrMultiProcessorCount, device));
   jit::ReadyKernel kernel = make(plan.kernel);
   return std::make_unique<Tiled>(workload, precision, data, initial, std::move(plan), std::move(kernel),
                                  options);
+}
+
+std::unique_ptr<Trainer> make_tiled_trainer(const Workload& workload, Precision precision,
+                                            const DatasetView& data, const Parameters& initial,
+                                            const std::vector<int>& devices, const TiledOptions& options,
+                                            const MakeKernel& make) {
+  validate(workload);
+  const int ranks = workload.devices;
+  if (devices.size() != static_cast<std::size_t>(ranks))
+    throw std::invalid_argument("cuda-tiled: " + std::to_string(devices.size()) +
+                                " devices for a workload of " + std::to_string(ranks));
+  if (ranks == 1)
+    return make_tiled_trainer(workload, precision, data, initial, devices.front(), options, make);
+  if (ranks > kMostTiledRanks) throw UnsupportedError("cuda-tiled: " + trains_on_fewer(kMostTiledRanks));
+  const DeviceInfo first = device_info(devices.front());
+  int multiprocessors = std::numeric_limits<int>::max();
+  const auto ranks_on = [&](int device) {
+    return static_cast<int>(std::count(devices.begin(), devices.end(), device));
+  };
+  for (const int device : devices) {
+    if (const auto reason = tiled_unavailable(device)) throw UnsupportedError("cuda-tiled: " + *reason);
+    const DeviceInfo info = device_info(device);
+    if (info.compute_major != first.compute_major || info.compute_minor != first.compute_minor)
+      throw UnsupportedError("cuda-tiled: device " + std::to_string(device) +
+                             " has another compute capability than device " +
+                             std::to_string(devices.front()));
+    // All have the same lists.
+    multiprocessors = std::min(multiprocessors,
+                               device_attribute(cudaDevAttrMultiProcessorCount, device) / ranks_on(device));
+  }
+  require_data(workload, data);
+  try {
+    if (!options.ranks_share_devices) {
+      enable_peer_access(devices);
+      require_peer_atomics(devices);
+    }
+  } catch (const UnsupportedError& error) {
+    throw UnsupportedError(std::string("cuda-tiled: ") + error.what());
+  }
+  use_device(devices.front());
+  const StepPlan plan = plan_for(workload, precision, options, devices.front(), multiprocessors);
+  const jit::ReadyKernel kernel = make(plan.kernel);
+  std::vector<RankedTrainer::Rank> all;
+  std::vector<Tiled*> trainers;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int device = devices[static_cast<std::size_t>(rank)];
+    use_device(device);
+    auto trainer =
+        std::make_unique<Tiled>(workload.of_a_rank(), precision, data, initial, plan, kernel, options,
+                                RankOf{.rank = rank, .ranks = ranks, .on_device = ranks_on(device)});
+    CUDA_CHECK(cudaDeviceSynchronize());  // its peers may write to its memory from now on
+    trainers.push_back(trainer.get());
+    all.push_back({.device = device, .trainer = std::move(trainer)});
+  }
+  for (std::size_t rank = 0; rank < trainers.size(); ++rank)
+    trainers[rank]->find_peers(trainers, options.silent_rank == static_cast<int>(rank));
+  return std::make_unique<RankedTrainer>(std::move(all), LaunchPace{kFirstLaunch, kMostSteps});
 }
 
 }  // namespace headroom

@@ -3,9 +3,10 @@
 #pragma once
 
 #include "machine/barriers.cuh"
+#include "machine/peers.cuh"
 #include "machine/release.cuh"
 #include "machine/wait.cuh"
-#include "tiled/arguments.h"
+#include "tiled/list.cuh"
 #include "tiled/waits.h"
 
 namespace headroom::tiled {
@@ -49,13 +50,26 @@ MACHINE_DEVICE void wait_for_barrier(const Waiter& waiter, WaitFor what, std::ui
   wait_until(waiter, what, [&] { return barrier_try_wait(barrier, parity); });
 }
 
-/// Behind it this thread sees what was written before the counter was added to. Counts are compared by their difference.
+/// Behind it this thread sees what was written before the counter was added to. Counts are compared by their difference. Of several
+/// ranks, of_all_ranks: peers add to the counter, too.
+template <bool kRanked>
 MACHINE_DEVICE void wait_for_counter(const Waiter& waiter, WaitFor what, const Arguments& arguments,
-                                     const Wait& wait, int step_of_launch) {
+                                     const Wait& wait, int step_of_launch, bool of_all_ranks = false) {
   if (wait.counter < 0) return;
+  if (kRanked && of_all_ranks) {
+    const std::uint32_t* shared =
+        arguments.counters + place_of_shared(arguments, wait.counter, step_of_launch);
+    const std::uint32_t enough =
+        wait.need * steps_of_copy(arguments.ranks.steps_before + static_cast<std::uint64_t>(step_of_launch));
+    wait_until(waiter, what,
+               [&] { return static_cast<std::int32_t>(machine::load_relaxed_sys(shared) - enough) >= 0; });
+    machine::fence_acquire_sys();
+    return;
+  }
   const std::uint32_t* counter = arguments.counters + std::int64_t{kCounterStride} * wait.counter;
-  const std::uint32_t target =
+  std::uint32_t target =
       wait.need * static_cast<std::uint32_t>(step_of_launch + 1 - static_cast<int>(wait.of_last_step));
+  if constexpr (kRanked) target += wait.need * static_cast<std::uint32_t>(arguments.ranks.steps_before);
   wait_until(waiter, what,
              [&] { return static_cast<std::int32_t>(machine::load_relaxed_gpu(counter) - target) >= 0; });
   machine::fence_acquire_gpu();

@@ -19,13 +19,16 @@ Timing PersistentTrainer::train(std::int64_t first_step, std::int64_t count) {
   KeptLosses::require_steps(first_step, count);
   if (!failure_.empty()) throw std::runtime_error(failure_);
   const HostClock clock;
-  begin_.record(stream_);
+  mark_begin();
   const double device_seconds = pace_.run(
       count, [&](std::int64_t done, std::int64_t steps) { launch(first_step + done, steps); },
-      [&] { return seconds_so_far(); });
+      [&] {
+        mark_end();
+        return marked_seconds();
+      });
   check_status();
   if (pace_.worth_timing(count)) pace_.learn(device_seconds, count);
-  losses_.trained(first_step, count);
+  trained(first_step, count);
   return clock.timing(device_seconds);
 }
 
@@ -35,11 +38,6 @@ std::vector<float> PersistentTrainer::losses(std::int64_t first_step, std::int64
 
 void PersistentTrainer::require_widths_of(const Parameters& parameters) const {
   if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
-}
-
-double PersistentTrainer::seconds_so_far() {
-  end_.record(stream_);
-  return seconds_between(begin_, end_);
 }
 
 std::optional<std::string> PersistentTrainer::given_up() const {

@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "core/parameters.h"
-#include "core/trainer.h"
 #include "device/kept_losses.h"
 #include "device/launch_pace.h"
 #include "device/memory.h"
 #include "device/stream.h"
+#include "trainers/launched_trainer.h"
 
 namespace headroom {
 
-class PersistentTrainer : public Trainer {
+class PersistentTrainer : public LaunchedTrainer {
  public:
   Timing train(std::int64_t first_step, std::int64_t count) final;
   std::vector<float> losses(std::int64_t first_step, std::int64_t count) final;
@@ -26,8 +26,6 @@ class PersistentTrainer : public Trainer {
   /// Device memory that is allocated from here on counts for peak_device_bytes().
   PersistentTrainer(std::vector<int> widths, LaunchPace pace);
 
-  /// Queues a launch of steps first_step to first_step + steps - 1.
-  virtual void launch(std::int64_t first_step, std::int64_t steps) = 0;
   /// What a wait that ran out has left in status_, in words. The launch was given up then, and so is the trainer.
   virtual std::string describe_status(std::uint32_t status) const = 0;
   /// Throws InputError for parameters of another network.
@@ -39,10 +37,11 @@ class PersistentTrainer : public Trainer {
   DeviceBuffer<std::uint32_t> status_;  ///< one word: 0, or where a wait ran out
 
  private:
-  friend class RankedTrainer;
-  double seconds_so_far();
-  /// What a wait that ran out has left, in words.
-  std::optional<std::string> given_up() const;
+  void mark_begin() final { begin_.record(stream_); }
+  void mark_end() final { end_.record(stream_); }
+  double marked_seconds() final { return seconds_between(begin_, end_); }
+  void trained(std::int64_t first_step, std::int64_t count) final { losses_.trained(first_step, count); }
+  std::optional<std::string> given_up() const final;
   void check_status();
 
   Event begin_, end_;

@@ -5,8 +5,11 @@
 #include <stdexcept>
 #include <utility>
 
+#include "core/error.h"
 #include "core/host_clock.h"
+#include "device/check.h"
 #include "device/device.h"
+#include "device/kept_losses.h"
 
 namespace headroom {
 namespace {
@@ -40,22 +43,31 @@ Timing RankedTrainer::train(std::int64_t first_step, std::int64_t count) {
   KeptLosses::require_steps(first_step, count);
   if (!failure_.empty()) throw std::runtime_error(failure_);
   const HostClock clock;
-  for_ranks([](PersistentTrainer& rank) { rank.begin_.record(rank.stream_); });
-  const double device_seconds = pace_.run(
-      count,
-      [&](std::int64_t done, std::int64_t steps) {
-        for_ranks([&](PersistentTrainer& rank) { rank.launch(first_step + done, steps); });
-      },
-      [&] { return seconds_so_far(); });
-  check_status();
+  double device_seconds = 0;
+  try {
+    for_ranks([](LaunchedTrainer& rank) { rank.mark_begin(); });
+    device_seconds = pace_.run(
+        count,
+        [&](std::int64_t done, std::int64_t steps) {
+          for_ranks([&](LaunchedTrainer& rank) { rank.launch(first_step + done, steps); });
+        },
+        [&] { return seconds_so_far(); });
+  } catch (const CudaError&) {
+    wait_for_all();
+    failure_ = given_up();
+    if (failure_.empty()) throw;
+    throw DeviceStuckError(failure_);
+  }
+  failure_ = given_up();
+  if (!failure_.empty()) throw std::runtime_error(failure_);
   if (pace_.worth_timing(count)) pace_.learn(device_seconds, count);
-  for_ranks([&](PersistentTrainer& rank) { rank.losses_.trained(first_step, count); });
+  for_ranks([&](LaunchedTrainer& rank) { rank.trained(first_step, count); });
   return clock.timing(device_seconds);
 }
 
 std::vector<float> RankedTrainer::losses(std::int64_t first_step, std::int64_t count) {
   std::vector<double> sums(static_cast<std::size_t>(std::max<std::int64_t>(count, 0)));
-  for_ranks([&](PersistentTrainer& rank) {
+  for_ranks([&](LaunchedTrainer& rank) {
     const std::vector<float> own = rank.losses(first_step, count);
     for (std::size_t i = 0; i < own.size(); ++i) sums[i] += static_cast<double>(own[i]);
   });
@@ -82,10 +94,10 @@ std::vector<Parameters> RankedTrainer::slots() {
 }
 
 void RankedTrainer::set_parameters(const Parameters& parameters) {
-  for_ranks([&](PersistentTrainer& rank) { rank.set_parameters(parameters); });
+  for_ranks([&](LaunchedTrainer& rank) { rank.set_parameters(parameters); });
 }
 void RankedTrainer::set_slots(const std::vector<Parameters>& slots) {
-  for_ranks([&](PersistentTrainer& rank) { rank.set_slots(slots); });
+  for_ranks([&](LaunchedTrainer& rank) { rank.set_slots(slots); });
 }
 
 std::int64_t RankedTrainer::peak_device_bytes() {
@@ -99,17 +111,29 @@ std::string RankedTrainer::note() {
 double RankedTrainer::seconds_so_far() {
   double most = 0;
   // All ends are recorded before the first is waited for, or a later rank's would stand behind that wait.
-  for_ranks([](PersistentTrainer& rank) { rank.end_.record(rank.stream_); });
-  for_ranks([&](PersistentTrainer& rank) { most = std::max(most, seconds_between(rank.begin_, rank.end_)); });
+  for_ranks([](LaunchedTrainer& rank) { rank.mark_end(); });
+  for_ranks([&](LaunchedTrainer& rank) { most = std::max(most, rank.marked_seconds()); });
   return most;
 }
 
-void RankedTrainer::check_status() {
+void RankedTrainer::wait_for_all() {
+  for (Rank& rank : ranks_) {
+    try {
+      use_device(rank.device);
+      rank.trainer->mark_end();
+      (void)rank.trainer->marked_seconds();
+    } catch (const CudaError&) {  // its own, which given_up() tells
+    }
+  }
+}
+
+std::string RankedTrainer::given_up() {
+  std::string failure;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     const auto reason = ranks_[i].trainer->given_up();
-    if (reason) failure_ += (failure_.empty() ? "rank " : "; rank ") + std::to_string(i) + ": " + *reason;
+    if (reason) failure += (failure.empty() ? "rank " : "; rank ") + std::to_string(i) + ": " + *reason;
   }
-  if (!failure_.empty()) throw std::runtime_error(failure_);
+  return failure;
 }
 
 }  // namespace headroom

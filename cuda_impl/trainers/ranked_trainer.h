@@ -1,5 +1,5 @@
-// Several trainers of persistent kernels that train one network together, each on a GPU of its own: its rank. Their kernels tell
-// each other what they need, so the launches are all queued before the host waits for any.
+// Several trainers that train one network together, each on a GPU of its own: its rank. Their kernels tell each other what they
+// need, so the launches are all queued before the host waits for any.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "trainers/persistent_trainer.h"
+#include "device/launch_pace.h"
+#include "trainers/launched_trainer.h"
 
 namespace headroom {
 
@@ -15,11 +16,12 @@ class RankedTrainer final : public Trainer {
  public:
   struct Rank {
     int device;
-    std::unique_ptr<PersistentTrainer> trainer;
+    std::unique_ptr<LaunchedTrainer> trainer;
   };
   RankedTrainer(std::vector<Rank> ranks, LaunchPace pace);
 
-  /// device_seconds is the slowest rank's.
+  /// device_seconds is the slowest rank's. A wait that ran out is std::runtime_error, or DeviceStuckError where it ended the launch with
+  /// an error; the message names the ranks that waited.
   Timing train(std::int64_t first_step, std::int64_t count) override;
   /// The mean over ranks: each has as many rows of a batch.
   std::vector<float> losses(std::int64_t first_step, std::int64_t count) override;
@@ -38,7 +40,10 @@ class RankedTrainer final : public Trainer {
   template <class Visit>
   void for_ranks(const Visit& visit);
   double seconds_so_far();
-  void check_status();
+  /// Once one of them has failed: the others' waits for it have a bound.
+  void wait_for_all();
+  /// What the ranks that gave up say; empty if none has.
+  std::string given_up();
 
   std::vector<Rank> ranks_;
   LaunchPace pace_;

@@ -20,12 +20,11 @@ namespace {
 
 constexpr TiledTarget kH200{.architecture = {.major = 9, .minor = 0}, .sm_count = 132};
 
-void add(NamedKernels& kernels, const std::string& name, const TiledForm& form, TiledOptions options) {
-  options.portable = form.portable;
+void add(NamedKernels& kernels, const std::string& name, Precision precision, const TiledOptions& options) {
   const Workload workload = parse_workload_name(name);
-  const jit::Request request = tiled_request(workload, form.precision, kH200, options);
+  const jit::Request request = tiled_request(workload, precision, kH200, options);
   // Several cases may share one.
-  kernels[std::string(to_string(form.precision)) + " " + request.kernel] = [=] {
+  kernels[std::string(to_string(precision)) + " " + request.kernel] = [=] {
     return jit::compile(request, kH200.architecture, jit::found_compiler(),
                         jit::cubins_in(folder_of_kept_kernels()));
   };
@@ -34,14 +33,15 @@ void add(NamedKernels& kernels, const std::string& name, const TiledForm& form, 
 int compile_all(const std::vector<std::string>& arguments) {
   NamedKernels all;
   if (arguments.size() > 1 && arguments[0] == "--workloads") {
-    const Precision precision = parse_precision(arguments[1]);
-    const auto& [major, minor] = kH200.architecture;
     for (std::size_t i = 2; i < arguments.size(); ++i)
-      add(all, arguments[i], {precision, tiled_is_portable(precision, major, minor)}, {});
+      add(all, arguments[i], parse_precision(arguments[1]), {});
     return compile_side_by_side(all, "");
   }
   for (const TiledForm& form : kTiledForms)
-    for (const auto& [name, options] : all_tiled_cases(form)) add(all, name, form, options);
+    for (auto [name, options] : all_tiled_cases(form)) {
+      options.portable = form.portable;
+      add(all, name, form.precision, options);
+    }
   return compile_side_by_side(all, arguments.empty() ? "" : arguments[0]);
 }
 

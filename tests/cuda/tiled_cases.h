@@ -23,12 +23,12 @@ struct TiledForm {
 inline void PrintTo(const TiledForm& form, std::ostream* out) {
   *out << to_string(form.precision) << (form.portable ? " portable" : "");
 }
-inline constexpr TiledForm kTiledForms[] = {{Precision::kFp32, true},  {Precision::kTf32, true},
-                                            {Precision::kFp16, true},  {Precision::kBf16, true},
-                                            {Precision::kFp16, false}, {Precision::kBf16, false}};
+inline constexpr TiledForm kTiledForms[] = {
+    {Precision::kFp32, true},  {Precision::kTf32, true},  {Precision::kFp16, true}, {Precision::kBf16, true},
+    {Precision::kFp16, false}, {Precision::kBf16, false}, {Precision::kTf32, false}};
 inline std::span<const tiled::Tiling> tilings_of(const TiledForm& form) {
   if (form.portable) return tiled::portable_tilings(form.precision);
-  return tiled::kTilings;
+  return tiled::wgmma_tilings(form.precision);
 }
 
 struct TiledCase {
@@ -118,7 +118,8 @@ inline TiledCases small_rules(const TiledForm& form) {
     for (const Loss loss : kAllLosses)
       for (const char* optimizer : optimizers) {
         const std::size_t turn = index++;
-        if ((turn + turn / std::size(kTiledForms) + place) % std::size(kTiledForms) != 0) continue;
+        constexpr std::size_t kTurns = 6;  // so wgmma's tf32 has those of fp32
+        if ((turn + turn / kTurns + place) % kTurns != 0) continue;
         std::string name = shapes[turn % std::size(shapes)];
         name += batches[turn / 2 % std::size(batches)];
         if (activation != Activation::kRelu) name += "-" + std::string(to_string(activation));
@@ -133,6 +134,25 @@ inline std::string sixteen_layers() {
   return name + "x10-b64";
 }
 
+/// On several devices: one layer, odd batches, rows of tiles that end inside of a rank's rows, slots, many outputs, three and four
+/// devices, large tiles, many tiles a multiprocessor, and weight gradients in parts.
+inline constexpr TiledForm kTiledRankForms[] = {
+    {Precision::kFp32, true}, {Precision::kTf32, true}, {Precision::kFp16, false}, {Precision::kBf16, false}};
+inline TiledCases small_ranks(const TiledForm& form) {
+  TiledCases cases = as_chosen({"mlp-33x7-b31-g2", "mlp-20x70x40x10-b70-g2", "mlp-33x40x7-b31-adam-g2",
+                                "mlp-20x67x130x3-b37-mse-adam-g2", "mlp-9x40x65-b20-g2",
+                                "mlp-20x40x24x10-b33-tanh-momentum0.9-g3", "mlp-20x24x10-b9-g4"});
+  cases.push_back({"mlp-20x70x130x10-b70-g2", {.tiling = tilings_of(form)[2]}});
+  cases.push_back({"mlp-20x70x40x10-b70-g2", {.tiling = tilings_of(form)[0], .multiprocessors = 3}});
+  if (tiled::has_parts(tilings_of(form)[0], form.precision))
+    cases.push_back({"mlp-20x67x130x3-b75-mse-adam-g2", {.slabs_of_part = 1}});
+  return cases;
+}
+inline constexpr const char* kTiledRanksSplit = "mlp-20x70x40x10-b37-adam-g2";
+inline const TiledCases kTiledRanks =
+    as_chosen({"mlp-784x128x128x128x10-b32-g2", "mlp-784x512x512x512x10-b64-g2",
+               "mlp-784x256x256x256x10-b1000-adam-g2", "mlp-100x300x260x100-b300-gelu-g2"});
+
 /// All of a form, but for random networks.
 inline TiledCases all_tiled_cases(const TiledForm& form) {
   TiledCases all = {{sixteen_layers()},
@@ -146,6 +166,13 @@ inline TiledCases all_tiled_cases(const TiledForm& form) {
        {kSmallTiled, kSmallTiledOutputs, kLargeTiled, kTiledTwice, kSmallTiledNaNs, kTiledNaNs,
         small_tiles(form), whole_tiles(form), small_parts(form), small_rings(form), small_rules(form)})
     all.insert(all.end(), cases.begin(), cases.end());
+  for (const TiledForm& of_ranks : kTiledRankForms)
+    if (of_ranks.precision == form.precision && of_ranks.portable == form.portable) {
+      const TiledCases small = small_ranks(form);
+      all.insert(all.end(), small.begin(), small.end());
+      all.insert(all.end(), kTiledRanks.begin(), kTiledRanks.end());
+      all.push_back({kTiledRanksSplit});
+    }
   return all;
 }
 

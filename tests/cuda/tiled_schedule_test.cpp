@@ -1,5 +1,5 @@
 // The lists of cuda-tiled, played through without a GPU: multiprocessors work through them at random speeds, and nothing may be read
-// before it is made, overwritten before it was read, or waited for in a circle.
+// before it is made, overwritten before it was read, or waited for in a circle. Where several ranks train together all of them are played.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ std::string described(const Network& network, const Tiling& tiling, int multipro
   for (const int width : network.widths) text += " " + std::to_string(width);
   return text + ", batch " + std::to_string(network.batch) + ", tiles " + std::to_string(tiling.rows()) +
          "x" + std::to_string(tiling.columns) + ", " + std::to_string(tiling.teams) + " teams, " +
-         std::to_string(multiprocessors) + " multiprocessors";
+         std::to_string(multiprocessors) + " multiprocessors, " + std::to_string(network.ranks) + " ranks";
 }
 
 /// What a network's step consists of, written down from the formulas and not from the scheduler.
@@ -78,7 +78,7 @@ struct Work {
     int parts = 1;
     if (slabs_of_part == kNoParts || !has_parts(tiling, precision)) return parts;
     while ((parts + 1) * tiles_of_weights(layer) <= multiprocessors &&
-           (parts + 1) * slabs_of_part <= divide_up(network.batch, kSlab))
+           (parts + 1) * slabs_of_part <= divide_up(network.joined(), kSlab))
       ++parts;
     return parts;
   }
@@ -122,6 +122,38 @@ struct Work {
       tiles.merge(all_rows([&](int row) { return gradient(layer, row); }));
     }
     return tiles;
+  }
+
+  /// What a weight gradient reads that other ranks have stored here, by the tasks of theirs that do.
+  std::set<Tile> read_of_peers(const Task& task) const {
+    std::set<Tile> tiles;
+    if (task.form != Form::kWeightGradient && task.form != Form::kWeightGradientPart) return tiles;
+    tiles.merge(all_rows([&](int row) { return gradient(task.layer, row); }));
+    if (task.layer > 0) tiles.merge(all_rows([&](int row) { return forward(task.layer - 1, row); }));
+    return tiles;
+  }
+  /// The tasks of another rank that read what a task stores there, none if it stores nothing.
+  static std::set<Tile> stored_at_peers(const Task& task, const Work& work) {
+    const auto readers = [&](int layer) {
+      std::set<Tile> tiles = work.weights(layer);
+      tiles.merge(work.parts(layer));
+      return tiles;
+    };
+    switch (task.form) {
+      case Form::kForward:
+        return readers(task.layer + 1);
+      case Form::kOutputLoss:
+      case Form::kLoss:
+      case Form::kInputGradient:
+        return readers(task.layer);
+      case Form::kLossGradient: {
+        std::set<Tile> tiles = readers(task.layer);
+        tiles.merge(readers(task.layer + 1));
+        return tiles;
+      }
+      default:
+        return {};
+    }
   }
 
   using Needs = std::vector<std::pair<int, std::set<Tile>>>;  // steps ago, tiles that have to be done by then
@@ -202,88 +234,155 @@ Network random_network(std::mt19937_64& random) {
   return network;
 }
 
-/// Each multiprocessor begins and ends its tasks at random moments, and begins one as soon as its counters allow.
+/// Each multiprocessor of each rank begins and ends its tasks at random moments, and begins one as soon as its counters allow. With several
+/// ranks a task of the chain ends for its own rank first; then its tile is stored at the others, which begins and ends at random moments, too.
 class Played {
  public:
   Played(const Work& work, const Schedule& schedule, int steps, std::mt19937_64& random)
       : work_(work),
         schedule_(schedule),
-        counts_(static_cast<std::size_t>(schedule.counters), 0),
-        done_(static_cast<std::size_t>(steps)) {
-    const std::size_t size = schedule.lists.size();
-    std::vector<std::size_t> next(size, 0), step(size, 0);
-    std::vector<bool> running(size, false);
-    for (std::size_t left = size; left > 0;) {
+        steps_(static_cast<std::size_t>(steps)),
+        ranks_(static_cast<std::size_t>(work.network.ranks), Rank(schedule, steps_)) {
+    const std::size_t size = schedule.lists.size(), all = size * ranks_.size();
+    for (std::size_t left = all; left > 0;) {
       // In a random order, until one is found that can go on.
-      std::size_t found = size;
-      const std::size_t first = random() % size;
-      for (std::size_t i = 0; i < size && found == size; ++i) {
-        const std::size_t block = (first + i) % size;
-        if (step[block] == done_.size()) continue;
-        if (running[block] || may_begin(schedule.lists[block][next[block]], step[block])) found = block;
+      std::size_t found = all;
+      const std::size_t first = random() % all;
+      for (std::size_t i = 0; i < all && found == all; ++i) {
+        const std::size_t one = (first + i) % all;
+        const Block& block = ranks_[one / size].blocks[one % size];
+        if (block.step == steps_) continue;
+        if (block.state != State::kWaits || may_begin(ranks_[one / size], task_of(one), block.step))
+          found = one;
       }
-      if (found == size) {
-        for (std::size_t block = 0; block < size; ++block)
-          if (step[block] < done_.size())
-            ADD_FAILURE() << "stuck in step " << step[block] << ": "
-                          << describe(schedule.lists[block][next[block]]);
+      if (found == all) {
+        for (std::size_t one = 0; one < all; ++one)
+          if (const Block& block = ranks_[one / size].blocks[one % size]; block.step < steps_)
+            ADD_FAILURE() << "rank " << one / size << " stuck in step " << block.step << ": "
+                          << describe(task_of(one));
         return;
       }
-      const Task& task = schedule.lists[found][next[found]];
-      if (!running[found]) {
-        begin(task, step[found]);
-        running[found] = true;
+      const Task& task = task_of(found);
+      const std::size_t rank = found / size;
+      Block& block = ranks_[rank].blocks[found % size];
+      if (block.state == State::kWaits) {
+        begin(rank, task, block.step);
+        block.state = State::kWorks;
         continue;
       }
-      end(task, step[found]);
-      running[found] = false;
-      if (++next[found] < schedule.lists[found].size()) continue;
-      next[found] = 0;
-      if (++step[found] == done_.size()) --left;
+      if (block.state == State::kWorks) {
+        end(rank, task, block.step);
+        if (ranks_.size() > 1 && !Work::stored_at_peers(task, work_).empty()) {
+          block.state = State::kHasSignalled;
+          continue;
+        }
+      } else if (block.state == State::kHasSignalled) {
+        begin_sending(rank, task, block.step);
+        block.state = State::kSends;
+        continue;
+      } else {
+        end_sending(rank, task, block.step);
+      }
+      block.state = State::kWaits;
+      if (++block.next < schedule.lists[found % size].size()) continue;
+      block.next = 0;
+      if (++block.step == steps_) --left;
     }
   }
 
  private:
-  bool may_begin(const Task& task, std::size_t step) const {
-    for (const Wait& wait : {task.rows, task.columns})
-      if (wait.counter >= 0 &&
-          counts_[static_cast<std::size_t>(wait.counter)] < wait.need * (step + 1 - wait.of_last_step))
-        return false;
+  enum class State { kWaits, kWorks, kHasSignalled, kSends };
+  struct Block {
+    std::size_t next = 0, step = 0;
+    State state = State::kWaits;
+  };
+  struct Rank {
+    std::vector<Block> blocks;
+    std::vector<std::uint64_t> counts[2];    // the second one of counters of all ranks only
+    std::vector<std::set<Tile>> done, sent;  // of each step; sent: to all others
+    Rank(const Schedule& schedule, std::size_t steps)
+        : blocks(schedule.lists.size()),
+          counts{std::vector<std::uint64_t>(static_cast<std::size_t>(schedule.counters)),
+                 std::vector<std::uint64_t>(static_cast<std::size_t>(schedule.counters))},
+          done(steps),
+          sent(steps) {}
+  };
+
+  const Task& task_of(std::size_t one) const {
+    const std::size_t size = schedule_.lists.size();
+    return schedule_.lists[one % size][ranks_[one / size].blocks[one % size].next];
+  }
+  bool may_begin(const Rank& rank, const Task& task, std::size_t step) const {
+    const bool of_all_ranks =
+        ranks_.size() > 1 && (task.form == Form::kWeightGradient || task.form == Form::kWeightGradientPart);
+    for (const Wait& wait : {task.rows, task.columns}) {
+      if (wait.counter < 0) continue;
+      const auto& counts = rank.counts[of_all_ranks ? copy_of_counter(step) : 0];
+      const std::uint64_t steps = of_all_ranks ? steps_of_copy(step) : step + 1 - wait.of_last_step;
+      if (counts[static_cast<std::size_t>(wait.counter)] < wait.need * steps) return false;
+    }
     return true;
   }
-  void begin(const Task& task, std::size_t step) {
+  void begin(std::size_t rank, const Task& task, std::size_t step) {
     auto& needs = needs_[tile_of(task)];
     if (needs.empty()) needs = work_.needs(task);
     for (const auto& [ago, tiles] : needs) {
       if (static_cast<std::size_t>(ago) > step) continue;
-      const std::set<Tile>& done = done_[step - static_cast<std::size_t>(ago)];
-      EXPECT_TRUE(std::ranges::includes(done, tiles))
+      EXPECT_TRUE(std::ranges::includes(ranks_[rank].done[step - static_cast<std::size_t>(ago)], tiles))
           << describe(task) << " begins in step " << step << " too early";
     }
+    const std::set<Tile> of_peers = work_.read_of_peers(task);
+    for (std::size_t peer = 0; peer < ranks_.size(); ++peer) {
+      if (peer == rank) continue;
+      EXPECT_TRUE(std::ranges::includes(ranks_[peer].sent[step], of_peers))
+          << describe(task) << " of rank " << rank << " begins in step " << step << " too early for rank "
+          << peer;
+    }
   }
-  void end(const Task& task, std::size_t step) {
-    if (task.form != Form::kPause) done_[step].insert(tile_of(task));
-    for (const int signal : task.signals)
-      if (signal >= 0)
-        counts_[static_cast<std::size_t>(signal)] += static_cast<std::uint64_t>(work_.tiling.groups);
+  void end(std::size_t rank, const Task& task, std::size_t step) {
+    if (task.form != Form::kPause) ranks_[rank].done[step].insert(tile_of(task));
+    for (int i = 0; i < 3; ++i) add(ranks_[rank], task, i, step);
+  }
+  /// Copies of activations and gradients are two: what is overwritten is of the step before the last one.
+  void begin_sending(std::size_t rank, const Task& task, std::size_t step) {
+    if (step < 2) return;
+    const std::set<Tile> readers = Work::stored_at_peers(task, work_);
+    for (std::size_t peer = 0; peer < ranks_.size(); ++peer) {
+      if (peer == rank) continue;
+      EXPECT_TRUE(std::ranges::includes(ranks_[peer].done[step - 2], readers))
+          << describe(task) << " of rank " << rank << " overwrites in step " << step << " what rank " << peer
+          << " has not read";
+    }
+  }
+  void end_sending(std::size_t rank, const Task& task, std::size_t step) {
+    ranks_[rank].sent[step].insert(tile_of(task));
+    for (std::size_t peer = 0; peer < ranks_.size(); ++peer)
+      for (int i = kFirstOfAllRanks; peer != rank && i < 3; ++i) add(ranks_[peer], task, i, step);
+  }
+  void add(Rank& rank, const Task& task, int i, std::size_t step) const {
+    if (task.signals[i] < 0) return;
+    const bool of_all_ranks = ranks_.size() > 1 && i >= kFirstOfAllRanks;
+    rank.counts[of_all_ranks ? copy_of_counter(step) : 0][static_cast<std::size_t>(task.signals[i])] +=
+        static_cast<std::uint64_t>(work_.tiling.groups);
   }
 
   const Work& work_;
   const Schedule& schedule_;
-  std::vector<std::uint64_t> counts_;
-  std::vector<std::set<Tile>> done_;
+  const std::size_t steps_;
+  std::vector<Rank> ranks_;
   std::map<Tile, Work::Needs> needs_;
 };
 
 template <class Check>
-void for_random_networks(int count, const Check& check) {
+void for_random_networks(int count, const Check& check, int most_ranks = 1) {
   const std::uint64_t seed = fresh_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   for (int i = 0; i < count; ++i) {
     const int choices[] = {1, 2, 3, 7, 20, 84, 108, 132, 144};
     const int multiprocessors = choices[random() % std::size(choices)];
-    const Network network = random_network(random);
+    Network network = random_network(random);
+    network.ranks = 1 + static_cast<int>(random() % static_cast<std::uint64_t>(most_ranks));
     const Precision precision = kAllPrecisions[random() % kAllPrecisions.size()];
     const std::span<const Tiling> portable = portable_tilings(precision);
     const std::size_t which = random() % (std::size(kTilings) + portable.size());
@@ -304,45 +403,64 @@ TEST(TiledSchedule, NothingIsReadTooEarlyOverwrittenTooEarlyOrWaitedForInACircle
     Played(work, schedule, 4, random);
   });
 }
+TEST(TiledSchedule, NothingIsReadTooEarlyOverwrittenTooEarlyOrWaitedForInACircleBySeveralRanks) {
+  for_random_networks(
+      20,
+      [](const Work& work, const Schedule& schedule, int, std::mt19937_64& random) {
+        Played(work, schedule, 5, random);
+      },
+      4);
+}
 
 /// A thread sees what others have written only behind a wait of its own, and each factor is fetched by another one.
 TEST(TiledSchedule, EveryFactorWaitsItselfForAllThatItReads) {
-  for_random_networks(40, [](const Work& work, const Schedule& schedule, int, std::mt19937_64&) {
-    std::map<int, std::set<Tile>> signalled;
-    for (const auto& list : schedule.lists)
-      for (const Task& task : list)
-        for (const int signal : task.signals) signalled[signal].insert(tile_of(task));
-    const auto check = [&](const Task& task, const Wait& wait, const std::set<Tile>& reads,
-                           bool of_last_step) {
-      EXPECT_EQ(wait.of_last_step, of_last_step ? 1u : 0u) << describe(task);
-      EXPECT_EQ(wait.need, reads.size() * static_cast<std::size_t>(work.tiling.groups)) << describe(task);
-      EXPECT_EQ(signalled[wait.counter], reads) << describe(task);
-    };
-    for (const auto& list : schedule.lists)
-      for (const Task& task : list) {
-        const int layer = task.layer, row = task.row;
-        if (task.form == Form::kPause) continue;
-        if (task.form == Form::kLoss) {
-          check(task, task.rows, work.outputs(row), false);
-        } else if (task.form == Form::kLossGradient) {
-          check(task, task.rows, work.activations(layer, row), false);
-          check(task, task.columns, work.weights(layer + 1), true);
-        } else if (task.form == Form::kInputGradient) {
-          check(task, task.rows, work.gradient(layer + 1, row), false);
-          check(task, task.columns, work.weights(layer + 1), true);
-        } else if (task.form == Form::kUpdate) {
-          check(task, task.rows, work.parts(layer), false);
-        } else if (task.form == Form::kWeightGradient || task.form == Form::kWeightGradientPart) {
-          check(task, task.rows, work.all_rows([&](int r) { return work.gradient(layer, r); }), false);
-          if (layer > 0)
-            check(task, task.columns, work.all_rows([&](int r) { return work.activations(layer - 1, r); }),
-                  false);
-        } else {
-          if (layer > 0) check(task, task.rows, work.activations(layer - 1, row), false);
-          check(task, task.columns, work.weights(layer), true);
-        }
-      }
-  });
+  for_random_networks(
+      40,
+      [](const Work& work, const Schedule& schedule, int, std::mt19937_64&) {
+        std::map<int, std::set<Tile>> signalled;
+        std::set<int> to_peers;
+        for (const auto& list : schedule.lists)
+          for (const Task& task : list) {
+            for (const int signal : task.signals) signalled[signal].insert(tile_of(task));
+            for (int i = kFirstOfAllRanks; i < 3; ++i) to_peers.insert(task.signals[i]);
+          }
+        const auto check = [&](const Task& task, const Wait& wait, const std::set<Tile>& reads,
+                               bool of_last_step) {
+          EXPECT_EQ(wait.of_last_step, of_last_step ? 1u : 0u) << describe(task);
+          const bool of_all_ranks =
+              task.form == Form::kWeightGradient || task.form == Form::kWeightGradientPart;
+          EXPECT_EQ(wait.need, reads.size() * static_cast<std::size_t>(work.tiling.groups) *
+                                   static_cast<std::size_t>(of_all_ranks ? work.network.ranks : 1))
+              << describe(task);
+          EXPECT_EQ(signalled[wait.counter], reads) << describe(task);
+          EXPECT_EQ(to_peers.contains(wait.counter), of_all_ranks) << describe(task);
+        };
+        for (const auto& list : schedule.lists)
+          for (const Task& task : list) {
+            const int layer = task.layer, row = task.row;
+            if (task.form == Form::kPause) continue;
+            if (task.form == Form::kLoss) {
+              check(task, task.rows, work.outputs(row), false);
+            } else if (task.form == Form::kLossGradient) {
+              check(task, task.rows, work.activations(layer, row), false);
+              check(task, task.columns, work.weights(layer + 1), true);
+            } else if (task.form == Form::kInputGradient) {
+              check(task, task.rows, work.gradient(layer + 1, row), false);
+              check(task, task.columns, work.weights(layer + 1), true);
+            } else if (task.form == Form::kUpdate) {
+              check(task, task.rows, work.parts(layer), false);
+            } else if (task.form == Form::kWeightGradient || task.form == Form::kWeightGradientPart) {
+              check(task, task.rows, work.all_rows([&](int r) { return work.gradient(layer, r); }), false);
+              if (layer > 0)
+                check(task, task.columns,
+                      work.all_rows([&](int r) { return work.activations(layer - 1, r); }), false);
+            } else {
+              if (layer > 0) check(task, task.rows, work.activations(layer - 1, row), false);
+              check(task, task.columns, work.weights(layer), true);
+            }
+          }
+      },
+      4);
 }
 
 TEST(TiledSchedule, EveryTileIsMadeOnce) {
@@ -360,30 +478,33 @@ TEST(TiledSchedule, EveryTileIsMadeOnce) {
 }
 
 TEST(TiledSchedule, PartsCoverTheBatch) {
-  for_random_networks(100, [](const Work& work, const Schedule& schedule, int, std::mt19937_64&) {
-    std::map<std::tuple<int, int, int>, std::map<int, const Task*>> tiles;  // parts of each
-    for (const auto& list : schedule.lists)
-      for (const Task& task : list) {
-        if (task.form != Form::kWeightGradientPart) continue;
-        EXPECT_TRUE((tiles[{task.layer, task.row, task.column}].insert({task.part, &task}).second));
-      }
-    for (const auto& list : schedule.lists)
-      for (const Task& update : list) {
-        if (update.form != Form::kUpdate) continue;
-        const auto& parts = tiles[{update.layer, update.row, update.column}];
-        EXPECT_EQ(parts.size(),
-                  static_cast<std::size_t>(schedule.parts[static_cast<std::size_t>(update.layer)]));
-        int slab = 0, next = 0;
-        for (const auto& [number, of] : parts) {
-          const Task& part = *of;
-          EXPECT_EQ(number, next++);
-          EXPECT_EQ(part.first_slab, slab) << describe(part);
-          EXPECT_GE(part.slabs, work.slabs_of_part);
-          slab += part.slabs;
-        }
-        EXPECT_EQ(slab, divide_up(work.network.batch, kSlab));
-      }
-  });
+  for_random_networks(
+      100,
+      [](const Work& work, const Schedule& schedule, int, std::mt19937_64&) {
+        std::map<std::tuple<int, int, int>, std::map<int, const Task*>> tiles;  // parts of each
+        for (const auto& list : schedule.lists)
+          for (const Task& task : list) {
+            if (task.form != Form::kWeightGradientPart) continue;
+            EXPECT_TRUE((tiles[{task.layer, task.row, task.column}].insert({task.part, &task}).second));
+          }
+        for (const auto& list : schedule.lists)
+          for (const Task& update : list) {
+            if (update.form != Form::kUpdate) continue;
+            const auto& parts = tiles[{update.layer, update.row, update.column}];
+            EXPECT_EQ(parts.size(),
+                      static_cast<std::size_t>(schedule.parts[static_cast<std::size_t>(update.layer)]));
+            int slab = 0, next = 0;
+            for (const auto& [number, of] : parts) {
+              const Task& part = *of;
+              EXPECT_EQ(number, next++);
+              EXPECT_EQ(part.first_slab, slab) << describe(part);
+              EXPECT_GE(part.slabs, work.slabs_of_part);
+              slab += part.slabs;
+            }
+            EXPECT_EQ(slab, divide_up(work.network.joined(), kSlab));
+          }
+      },
+      3);
 }
 
 TEST(TiledSchedule, DividesTheBatchWhereThatIsShorter) {

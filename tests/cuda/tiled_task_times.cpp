@@ -87,9 +87,11 @@ void print_times(const std::string& name, Precision precision, const Wanted& wan
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount, 0);
   const tiled::Network network{workload.model.widths, workload.batch_size};
   const bool relu = workload.model.activation == Activation::kRelu;
-  const std::span<const tiled::Tiling> tilings = wanted.portable || tiled_is_portable(precision, 0)
-                                                     ? tiled::portable_tilings(precision)
-                                                     : tiled::kTilings;
+  const DeviceInfo info = device_info(0);
+  const bool is_portable = tiled_takes_portable(workload, precision, info.compute_major, info.compute_minor,
+                                                multiprocessors, {.portable = wanted.portable});
+  const std::span<const tiled::Tiling> tilings =
+      is_portable ? tiled::portable_tilings(precision) : tiled::wgmma_tilings(precision);
   const tiled::Tiling chosen = tiled::choose_tiling(network, relu, multiprocessors, tilings, precision);
   for (const tiled::Tiling& tiling : tilings) {
     if (wanted.chosen && tiling != chosen) continue;

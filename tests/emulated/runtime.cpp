@@ -239,6 +239,9 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   return *can = device != peer, cudaSuccess;
 }
+cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr, int device, int peer) {
+  return *value = device != peer, cudaSuccess;
+}
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
   return emulated::reaches_peers[emulated::current_device] = true, cudaSuccess;
 }

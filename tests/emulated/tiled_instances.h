@@ -22,6 +22,7 @@ struct TiledInstance {
   Activation activation;
   Loss loss;
   int slots;
+  bool ranked = false;
 };
 
 template <tiled::Tiling kTiling, class Format, tiled::KernelRules kRules>
@@ -40,9 +41,10 @@ const void* tiled_instance(const tiled::KernelShape& shape) {
     constexpr TiledInstance kOne = kInstances[kIndex];
     constexpr tiled::Tiling kTiling = kTilings[kOne.tiling];
     constexpr tiled::KernelRules kRules = {
-        .activation = kOne.activation, .loss = kOne.loss, .slots = kOne.slots};
+        .activation = kOne.activation, .loss = kOne.loss, .slots = kOne.slots, .ranked = kOne.ranked};
     if (shape.tiling == kTiling && shape.rules.activation == kRules.activation &&
-        shape.rules.loss == kRules.loss && shape.rules.slots == kRules.slots)
+        shape.rules.loss == kRules.loss && shape.rules.slots == kRules.slots &&
+        shape.rules.ranked == kRules.ranked)
       found = tiled_function<kTiling, Format, kRules>();
   };
   [&]<std::size_t... kIndices>(std::index_sequence<kIndices...>) {
@@ -50,17 +52,22 @@ const void* tiled_instance(const tiled::KernelShape& shape) {
   }(std::make_index_sequence<std::size(kInstances)>());
   if (found != nullptr) return found;
   const auto place = std::find(std::begin(kTilings), std::end(kTilings), shape.tiling) - std::begin(kTilings);
-  throw std::logic_error(
-      "tests/emulated has no instance of cuda-tiled in " + std::string(to_string(shape.precision)) +
-      " with tiling " + std::to_string(place) + ", " + std::string(to_string(shape.rules.activation)) + ", " +
-      std::string(to_string(shape.rules.loss)) + ", slots " + std::to_string(shape.rules.slots));
+  throw std::logic_error("tests/emulated has no instance of cuda-tiled in " +
+                         std::string(to_string(shape.precision)) + " with tiling " + std::to_string(place) +
+                         ", " + std::string(to_string(shape.rules.activation)) + ", " +
+                         std::string(to_string(shape.rules.loss)) + ", slots " +
+                         std::to_string(shape.rules.slots) + (shape.rules.ranked ? ", ranked" : ""));
 }
 
 const void* tiled_fp32_instance(const tiled::KernelShape& shape);
 const void* tiled_tf32_instance(const tiled::KernelShape& shape);
+const void* tiled_wgmma_tf32_instance(const tiled::KernelShape& shape);
 const void* tiled_fp16_instance(const tiled::KernelShape& shape);
 const void* tiled_bf16_instance(const tiled::KernelShape& shape);
 const void* tiled_portable_fp16_instance(const tiled::KernelShape& shape);
 const void* tiled_portable_bf16_instance(const tiled::KernelShape& shape);
+/// Of several ranks.
+const void* tiled_ranks_instance(const tiled::KernelShape& shape);
+const void* tiled_portable_ranks_instance(const tiled::KernelShape& shape);
 
 }  // namespace headroom::emulated

@@ -10,11 +10,13 @@ namespace {
 
 const void* function_of(const tiled::KernelShape& shape) {
   const bool portable = shape.tiling.portable;
+  if (shape.rules.ranked)
+    return portable ? tiled_portable_ranks_instance(shape) : tiled_ranks_instance(shape);
   switch (shape.precision) {
     case Precision::kFp32:
       return tiled_fp32_instance(shape);
     case Precision::kTf32:
-      return tiled_tf32_instance(shape);
+      return portable ? tiled_tf32_instance(shape) : tiled_wgmma_tf32_instance(shape);
     case Precision::kFp16:
       return portable ? tiled_portable_fp16_instance(shape) : tiled_fp16_instance(shape);
     case Precision::kBf16:
