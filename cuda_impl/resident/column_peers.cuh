@@ -20,6 +20,7 @@
 #include "machine/peers.cuh"
 #include "machine/thread.cuh"
 #include "resident/column_peers.h"
+#include "resident/rank_sums.cuh"
 
 namespace headroom::resident {
 
@@ -87,29 +88,7 @@ class PeerExchange {
     });
   }
 
-  /// sums += what peers have of them: part(peer, sums) adds a peer's to zeros. In pairs, and pairs of pairs, of ranks whose numbers differ
-  /// in one bit, so that all ranks add up the same values; an addition may be turned round.
-  template <int kCount, class Part>
-  MACHINE_DEVICE static void add(float (&sums)[kCount][4], const Part& part) {
-    total<0, kRanks>(sums, part);
-  }
-
  private:
-  /// Of the ranks whose numbers differ from this one's by kBegin to kBegin + kSize - 1; of this one sums has it.
-  template <int kBegin, int kSize, int kCount, class Part>
-  MACHINE_DEVICE static void total(float (&sums)[kCount][4], const Part& part) {
-    if constexpr (kSize > 1) {
-      total<kBegin, kSize / 2>(sums, part);
-      float others[kCount][4] = {};
-      total<kBegin + kSize / 2, kSize / 2>(others, part);
-#pragma unroll
-      for (int i = 0; i < kCount; ++i)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) sums[i][c] += others[i][c];
-    } else if constexpr (kBegin > 0) {
-      part(kBegin - 1, sums);
-    }
-  }
   MACHINE_DEVICE static std::uint32_t place_of(std::uint32_t mark, int kind, int member) {
     return (((mark % kInboxSteps) * kKinds + kind) * kMembers + member) * (kGroups * 512);
   }

@@ -652,7 +652,7 @@ class ColumnStep {
     if constexpr (kRanks > 1) {
 #pragma unroll
       for (int i = 0; i < kSlices; ++i) multiply_own(sums[i], operands.own, operands.columns[i]);
-      Peers::add(sums, [&](int peer, float (&parts)[kSlices][4]) {
+      add_peers<kRanks>(sums, [&](int peer, float (&parts)[kSlices][4]) {
         const Operands of_peer = take_operands<kMatrix>(a, peer, kBefore);
 #pragma unroll
         for (int i = 0; i < kSlices; ++i) multiply_own(parts[i], of_peer.own, of_peer.columns[i]);
@@ -707,7 +707,7 @@ class ColumnStep {
     float all[kRanks == 1 ? 1 : 2 * kCount][4] = {};
     if constexpr (kRanks > 1) {
       multiply_inputs<kCount>(all, own, x.half);
-      Peers::add(all, [&](int peer, float (&parts)[2 * kCount][4]) {
+      add_peers<kRanks>(all, [&](int peer, float (&parts)[2 * kCount][4]) {
         const Own of_peer = take_own(a, peer, gradient_kind(1), member_);
         if constexpr (kHoldsPeerInputs) {
           multiply_inputs<kCount>(parts, of_peer, x.peer);
@@ -863,7 +863,7 @@ class ColumnStep {
     for (int group = 0; group < kGroups; ++group) column[group] = ones;
     multiply_own(sums[0], gradient, column);
     if constexpr (kRanks > 1)
-      Peers::add(sums, [&](int peer, float (&parts)[1][4]) {
+      add_peers<kRanks>(sums, [&](int peer, float (&parts)[1][4]) {
         multiply_own(parts[0], take_own(a, peer, kind, member), column);
       });
     if ((lane_ & 3) != 0) return;

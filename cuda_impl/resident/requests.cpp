@@ -8,6 +8,7 @@
 #include "resident/column_peers.h"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
+#include "resident/slice_ranks.h"
 #include "resident/slice_slots.h"
 
 namespace headroom::resident {
@@ -188,12 +189,27 @@ jit::Request request(const SlotPlan& plan, Precision precision, PlanForm) {
   return request;
 }
 
+jit::Request request(const SliceRankPlan& plan, Precision precision, PlanForm) {
+  jit::Request request;
+  request.headers = {"resident/slice_ranks.cuh"};
+  request.kernel = ours("slice_rank_steps<") + ours("SliceRanksMember<") + ours(format_of(precision)) + ", " +
+                   number(plan.slices.pairs) + ", " + number(plan.slices.team) + ", " + number(plan.ranks) +
+                   ">>";
+  request.name = "cuda-resident slice_ranks, " + std::string(to_string(precision)) + ", any network, " +
+                 number(plan.ranks) + " devices";
+  request.most_local_bytes = kArgumentLocalBytes;
+  request.argument_type = ours("SliceRankArguments");
+  request.argument_bytes = sizeof(SliceRankArguments);
+  return request;
+}
+
 int threads(const BlockPlan&, Precision) { return kBlockStepThreads; }
 int threads(const PatchPlan&, Precision) { return kThreads; }
 int threads(const SlicePlan& plan, Precision precision) { return slice_threads(plan, precision); }
 int threads(const ColumnPlan&, Precision) { return kColumnThreads; }
 int threads(const RankPlan&, Precision) { return kColumnThreads; }
 int threads(const SlotPlan& plan, Precision) { return plan.threads; }
+int threads(const SliceRankPlan&, Precision) { return kThreads; }
 
 }  // namespace
 

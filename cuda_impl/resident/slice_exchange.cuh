@@ -182,7 +182,7 @@ class SliceGrid {
     }
   }
 
- private:
+ protected:
   template <bool kGradient>
   MACHINE_DEVICE static constexpr std::uint32_t mark() {
     return kGradient ? 1u : 0x80000000u;

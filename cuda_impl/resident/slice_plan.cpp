@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "resident/parameter_places.h"
+#include "resident/slice_ranks.h"
 #include "resident/slice_slots.h"
 
 namespace headroom::resident {
@@ -124,8 +125,9 @@ void finish_whole_rows_plan(SlicePlan& plan, Precision precision, int widest, co
 }
 
 /// may_be_ahead: whether the first layer's sums may be made a step ahead. slots: of the optimizer, for the kernel of slice_step.cuh.
+/// has_peers: whether it is a rank's, of slice_ranks.cuh.
 SlicePlan lay_out(const Workload& workload, Precision precision, Form form, const Limits& limits, int team,
-                  int own, bool may_be_ahead, int gram_teams, int slots = 0) {
+                  int own, bool may_be_ahead, int gram_teams, int slots = 0, bool has_peers = false) {
   require(gram_teams == 0 || (form == Form::kGrid && own == 1),
           "teams that make x x' are for a first layer a step ahead");
   SlicePlan plan{};
@@ -155,16 +157,19 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
     finish_whole_rows_plan(plan, precision, widest, limits);
     return plan;
   }
-  const bool rows = slots == 0 && form == Form::kGrid && divides_rows(precision, team, own);
+  const bool is_plain = slots == 0 && !has_peers;  // of a kernel that may divide a step in other ways
+  const bool rows = is_plain && form == Form::kGrid && divides_rows(precision, team, own);
   require(!rows || plan.layers == 4,
           std::to_string(plan.layers) + " layers, thread blocks that divide rows have 4");
   plan.pairs = own == 2 ? 4 : rows ? kRowsPairs : 1;
   while (plan.pairs * kWarps * team * kPairColumns < widest) plan.pairs *= 2;
   const bool sixteen = precision == Precision::kFp16 || precision == Precision::kBf16;
-  require(sixteen || team > 1 || (form == Form::kCluster && precision == Precision::kTf32),
+  require(sixteen || team > 1 || has_peers || (form == Form::kCluster && precision == Precision::kTf32),
           std::string(to_string(precision)) + " takes teams of thread blocks");
   require(precision != Precision::kFp32 || own == 1, "two slices a thread block, in fp32 one");
-  const int most = rows ? kRowsPairs * kWarps * team * kPairColumns : widest_of_slices(precision, team, own);
+  const int most = has_peers ? most_rank_pairs(precision) * kWarps * team * kPairColumns
+                   : rows    ? kRowsPairs * kWarps * team * kPairColumns
+                             : widest_of_slices(precision, team, own);
   require(widest <= most, "a hidden layer of " + std::to_string(widest) + " in " +
                               std::string(to_string(precision)) + ", not up to " + std::to_string(most));
   // At least what one warp reads: a warp beyond the last pair reads the last ones, against weights of zero.
@@ -190,8 +195,8 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
 
   plan.input_pairs = divide_up(workload.inputs(), kPairColumns);
   plan.member_input_pairs = divide_up(plan.input_pairs, team);
-  plan.exchanges = plan.layers == 2 ? 1 : 2 * plan.layers - 4;
-  plan.stage_shift = stage_shift_of(plan.layers);
+  plan.exchanges = has_peers ? rank_exchanges(plan.layers) : plan.layers == 2 ? 1 : 2 * plan.layers - 4;
+  plan.stage_shift = has_peers ? kRankStageShift : stage_shift_of(plan.layers);
   const int stages = 1 << plan.stage_shift;
   const bool wide_elements = precision == Precision::kFp32 || precision == Precision::kTf32;
   plan.tile = tile_bytes(wide_elements ? 4 : 2);
@@ -222,7 +227,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   plan.bias_offset = take(std::int64_t{4} * hidden * own * kSliceColumns);
   plan.last_bias_offset = take(std::int64_t{4} * kMostClasses);
   plan.hidden_offset = take(rows ? kRowsWeightBytes + (3 + kRowsMembers / 2) * std::int64_t{plan.tile}
-                            : slots == 0 && sums_whole(precision, plan)
+                            : is_plain && sums_whole(precision, plan)
                                 ? kFragmentBytes
                                 : std::int64_t{own == 1 ? 2 * hidden : hidden + 1} * own * own_tile);
   plan.gradient_offset = take(std::int64_t{hidden} * own * own_tile);
@@ -239,7 +244,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   plan.behind_tiles = -1;
   if (form == Form::kCluster) {
     plan.barrier_offset =
-        take(std::int64_t{8} * plan.exchanges * stages * (slots == 0 && sums_whole(precision, plan) ? 2 : 1));
+        take(std::int64_t{8} * plan.exchanges * stages * (is_plain && sums_whole(precision, plan) ? 2 : 1));
     plan.exchange_offset = take(std::int64_t{plan.exchanges} * stages * plan.members * plan.tile);
   } else {
     plan.exchange_bytes =
@@ -265,7 +270,9 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   plan.x_rows_offset = plan.x_columns_offset = -1;
   const std::int64_t staged_bytes = std::int64_t{2} * plan.member_input_pairs * plan.tile;
   for (std::int32_t* offset : {&plan.x_rows_offset, &plan.x_columns_offset})
-    if (!packed && end + slot_bytes + staged_bytes <= limits.shared_bytes) *offset = take(staged_bytes);
+    if (!packed && !(has_peers && offset == &plan.x_columns_offset) &&
+        end + slot_bytes + staged_bytes <= limits.shared_bytes)
+      *offset = take(staged_bytes);
   require(!ahead || plan.x_columns_offset >= 0, "no room for two batches of inputs");
   plan.shared_bytes = static_cast<std::int32_t>(end + slot_bytes);
   return plan;
@@ -345,6 +352,27 @@ SlotPlan make_slot_plan(const Workload& workload, Precision precision, Form form
   require(plan.slots > 0, "an optimizer without slots has other kernels");
   plan.slices = lay_out(workload, precision, form, limits, team, 1, false, 0, plan.slots);
   plan.threads = plain_threads(plan.slices, precision);
+  return plan;
+}
+
+SliceRankPlan make_slice_rank_plan(const Workload& workload, Precision precision, const Limits& limits,
+                                   int team) {
+  const std::string beyond = beyond_plain_training(workload);
+  require(beyond.empty(), beyond + " on several devices");
+  require(precision != Precision::kTf32, "tf32 on several devices");
+  const int ranks = workload.devices;
+  require(ranks == 2 || ranks == 4 || ranks == kMostRanks,
+          std::to_string(ranks) + " devices; of several there may be 2, 4 or " + std::to_string(kMostRanks));
+  Limits without_tiles = limits;
+  const int tile = tile_bytes(precision == Precision::kFp32 ? 4 : 2),
+            tiles = (ranks - 1) * peer_tiles(workload.layers()) * tile;
+  without_tiles.shared_bytes -= tiles;
+  SliceRankPlan plan{
+      .slices = lay_out(workload.of_a_rank(), precision, Form::kGrid, without_tiles, team, 1, false, 0, 0, true),
+      .ranks = ranks,
+      .peer_tiles_offset = 0};
+  plan.peer_tiles_offset = plan.slices.shared_bytes;
+  plan.slices.shared_bytes += tiles;
   return plan;
 }
 

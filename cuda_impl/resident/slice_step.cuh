@@ -53,6 +53,9 @@ inline constexpr bool kServesIn =
     kTeam > 1 && Format::kWords == 8 && kPairs <= (Format::kFirstInRegisters ? 2 : 1);
 template <class Format, int kPairs, int kTeam>
 inline constexpr int kBlockThreads = kThreads + (kServesIn<Format, kPairs, kTeam> ? 128 : 0);
+/// Nobody serves where the exchange says so (slice_ranks.cuh).
+template <class Exchange>
+inline constexpr bool kHasServers = !requires { Exchange::kWithoutServers; };
 
 /// kWhole: every member has all hidden columns; in clusters a team
 /// has a member in each of several, and divides rows and the updates of hidden layers (slice_whole_rows.cuh). kAheadSlices: the
@@ -76,12 +79,13 @@ class SliceMember {
   using Fragments = typename Format::Fragments;
 
   static constexpr bool kInClusters = kTeam > 1 && Exchange::kForm == Form::kCluster;
-  static constexpr bool kServes = !kWhole && kServesIn<Format, kPairs, kTeam>;
+  static constexpr bool kServes = !kWhole && kServesIn<Format, kPairs, kTeam> && kHasServers<Exchange>;
   /// Warps that have the first layer and those that have the other layers: the same eight, or four of them each, or, in teams of
   /// two, four behind those that serve and the eight.
   static constexpr bool kMoreWarps = kAhead && kTeam < 4;
   static constexpr int kBlock =
-      kBlockThreads<Format, kPairs, kTeam> + (kMoreWarps ? 32 * kAheadInputWarps : 0);
+      kHasServers<Exchange> ? kBlockThreads<Format, kPairs, kTeam> + (kMoreWarps ? 32 * kAheadInputWarps : 0)
+                            : kThreads;
   static constexpr int kThreadCount = kBlock;
   static constexpr int kInputWarps = kAhead ? kAheadInputWarps : kWarps,
                        kHiddenWarps = kAhead && !kMoreWarps ? kWarps - kAheadInputWarps : kWarps;
@@ -1118,9 +1122,8 @@ class SliceMember {
       update_bias(a, load_tile<Format::kWords>(own_gradient(a, layer, c), lane_),
                   floats(plan_of(a).bias_offset) + 8 * (kOwn * layer + c), factors);
   }
-  /// bias [8] += factor * the sum of a tile's rows
-  MACHINE_DEVICE void update_bias(const Arguments& a, const Values& tile, float* bias,
-                                  const Factors& factors = {}) const {
+  /// Of a tile's columns 2 * lane and 2 * lane + 1, in the first four lanes.
+  MACHINE_DEVICE static float2 sum_of_rows(const Values& tile) {
     float2 sum = make_float2(0, 0);
     if constexpr (Format::kWords == 4) {
       sum = Format::sum_of_rows(Format::transposed(tile));
@@ -1131,6 +1134,12 @@ class SliceMember {
       for (int mask = 4; mask < 32; mask *= 2)
         sum.x += shuffle_xor(sum.x, mask), sum.y += shuffle_xor(sum.y, mask);
     }
+    return sum;
+  }
+  /// bias [8] += factor * the sum of a tile's rows
+  MACHINE_DEVICE void update_bias(const Arguments& a, const Values& tile, float* bias,
+                                  const Factors& factors = {}) const {
+    const float2 sum = sum_of_rows(tile);
     if (lane_ >= 4) return;
     if constexpr (kSlots > 0) {
 #pragma unroll

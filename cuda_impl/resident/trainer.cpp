@@ -18,6 +18,7 @@
 #include "resident/column_peers.h"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
+#include "resident/slice_ranks.h"
 #include "resident/slice_slots.h"
 #include "trainers/persistent_trainer.h"
 #include "trainers/ranked_trainer.h"
@@ -56,6 +57,7 @@ struct Program {
 
   static const SlicePlan& layout_of(const SlotPlan& plan) { return plan.slices; }
   static const ColumnPlan& layout_of(const RankPlan& plan) { return plan.columns; }
+  static const SlicePlan& layout_of(const SliceRankPlan& plan) { return plan.slices; }
   template <class OtherPlan>
   static const OtherPlan& layout_of(const OtherPlan& plan) {
     return plan;
@@ -81,7 +83,12 @@ struct Program {
     return 1;
   }
 
-  bool has_ranks() const { return std::holds_alternative<RankPlan>(plan); }
+  bool has_columns() const {
+    return std::holds_alternative<ColumnPlan>(plan) || std::holds_alternative<RankPlan>(plan);
+  }
+  bool has_ranks() const {
+    return std::holds_alternative<RankPlan>(plan) || std::holds_alternative<SliceRankPlan>(plan);
+  }
   /// Whether thread blocks wait for others outside of their cluster, through the L2 or on other devices.
   bool cooperates() const { return form == Form::kGrid || members > cluster || has_ranks(); }
 
@@ -91,7 +98,7 @@ struct Program {
     return (std::holds_alternative<PatchPlan>(plan)          ? "a patch of every weight a thread block, "
             : slices != nullptr && in_pair_clusters(*slices) ? "two slices a thread block, "
             : std::holds_alternative<BlockPlan>(plan)        ? "a block of weights a thread block, "
-            : std::holds_alternative<ColumnPlan>(plan) || has_ranks() ? "16 columns a thread block, "
+            : has_columns()                                  ? "16 columns a thread block, "
             : team == 1 ? "one slice a thread block, "
                         : "one slice for " + std::to_string(team) + " thread blocks, ") +
            (in_clusters && members > cluster ? std::to_string(members / cluster) + " clusters"
@@ -362,15 +369,49 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
   return *found;
 }
 
+/// The same on several devices. Products in fp32 take so long that they are worth dividing.
+std::vector<int> teams_of_ranks(Precision precision, const ResidentOptions& options) {
+  if (options.sharing.team != 0) return {options.sharing.team};
+  if (in_sixteen_bits(precision)) return {2, 1};
+  return {4, 2, 1};
+}
+/// On several devices: columns where they fit, else slices. `on_device`: ranks beside each other on a device, at most.
+Program choose_rank_program(const Workload& workload, Precision precision, const Limits& limits,
+                            const ResidentOptions& options, const KernelMaker& maker, int on_device = 1) {
+  using Kernel = ResidentOptions::Kernel;
+  std::string reason;
+  std::optional<Program> found;
+  const auto consider = [&](auto&& make_plan) {
+    if (found) return;
+    try {
+      const auto plan = make_plan();
+      const Program program(plan, maker.make(plan, precision));
+      if (const auto problem = not_resident(program, limits.sm_count, on_device))
+        reason = *problem;
+      else
+        found = program;
+    } catch (const UnsupportedError& error) {
+      reason = error.what();
+    }
+  };
+  if (options.kernel != Kernel::kSlices)
+    consider([&] { return make_rank_plan(workload, precision, limits); });
+  if (options.kernel != Kernel::kColumns)
+    for (const int team : teams_of_ranks(precision, options))
+      consider([&] { return make_slice_rank_plan(workload, precision, limits, team); });
+  if (!found) throw UnsupportedError(reason);
+  return *found;
+}
+
 /// Of the ranks that train together, which one.
 struct RankOf {
   int rank = 0, ranks = 1;
 };
 
 /// What a rank waited for of another.
-std::string peer_in_words(std::uint32_t exchange, const RankPlan& plan, int rank) {
+std::string peer_in_words(std::uint32_t exchange, int hidden_layers, int rank) {
   const std::uint32_t peer = (exchange - kWaitPeers) / 16 + 1, kind = (exchange - kWaitPeers) % 16;
-  const auto hidden = static_cast<std::uint32_t>(plan.columns.shape.hidden);
+  const auto hidden = static_cast<std::uint32_t>(hidden_layers);
   const std::string what = kind < hidden       ? "the activations of layer " + std::to_string(kind + 1)
                            : kind < 2 * hidden ? "the gradient of layer " + std::to_string(kind - hidden + 1)
                                                : "the gradient of the outputs";
@@ -379,13 +420,17 @@ std::string peer_in_words(std::uint32_t exchange, const RankPlan& plan, int rank
 
 std::string in_words(std::uint32_t status, const Program& plan, const RankOf& of) {
   const std::uint32_t exchange = (status & 0xff) - 1, member = status >> 8 & 0xffff, warp = status >> 24;
-  const auto* ranks = std::get_if<RankPlan>(&plan.plan);
+  const auto* columns = std::get_if<RankPlan>(&plan.plan);
+  const auto* slices = std::get_if<SliceRankPlan>(&plan.plan);
+  const int hidden = columns != nullptr  ? columns->columns.shape.hidden
+                     : slices != nullptr ? slices->slices.layers - 1
+                                         : 0;
   return "cuda-resident: warp " + std::to_string(warp) + " of thread block " + std::to_string(member) +
          " of " + std::to_string(plan.members) + " waited too long for " +
          (exchange == kWaitFree   ? std::string("a buffer to be free")
           : exchange == kWaitTeam ? std::string("the partial sums of its team")
-          : ranks != nullptr && exchange >= kWaitPeers
-              ? peer_in_words(exchange, *ranks, of.rank)
+          : hidden > 0 && exchange >= kWaitPeers
+              ? peer_in_words(exchange, hidden, of.rank)
               : "exchange " + std::to_string(exchange) + " of " + std::to_string(plan.exchanges)) +
          "; the launch was given up";
 }
@@ -440,12 +485,16 @@ class ResidentTrainer : public PersistentTrainer {
 
   /// Before the first launch, once all ranks are there: where this one writes in the memory of the others.
   void find_peers(const std::vector<ResidentTrainer*>& ranks) {
-    auto& arguments = std::get<RankArguments>(arguments_);
-    for (int peer = 1; peer < of_.ranks; ++peer) {
-      ResidentTrainer& other = *ranks[static_cast<std::size_t>(of_.rank ^ peer)];
-      arguments.outboxes[peer - 1] =
-          other.inbox_.data() + (peer - 1) * (other.inbox_.bytes() / (of_.ranks - 1));
-    }
+    std::visit(
+        [&](auto& arguments) {
+          if constexpr (requires { arguments.outboxes; })
+            for (int peer = 1; peer < of_.ranks; ++peer) {
+              ResidentTrainer& other = *ranks[static_cast<std::size_t>(of_.rank ^ peer)];
+              arguments.outboxes[peer - 1] =
+                  other.inbox_.data() + (peer - 1) * (other.inbox_.bytes() / (of_.ranks - 1));
+            }
+        },
+        arguments_);
   }
 
   /// Throws std::runtime_error if the two copies of a weight differ: then a member computed on wrong values.
@@ -536,6 +585,20 @@ class ResidentTrainer : public PersistentTrainer {
     arguments.rank = of_.rank;
     arguments_ = arguments;
   }
+  void set_arguments(const SliceRankPlan& plan, const ResidentOptions& options) {
+    set_arguments(plan.slices, options);
+    SliceRankArguments arguments{};
+    static_cast<SliceArguments&>(arguments) = std::get<SliceArguments>(arguments_);
+    inbox_ = DeviceBuffer<unsigned char>((plan.ranks - 1) * plan.slices.exchange_bytes);
+    // The marks of a step that nobody has published. The numbers of steps begin so that the first has another one.
+    for (DeviceBuffer<unsigned char>* buffer : {&inbox_, &exchange_})
+      CUDA_CHECK(cudaMemset(buffer->data(), 0xff, static_cast<std::size_t>(buffer->bytes())));
+    next_mark_ = 2 << kRankStageShift;
+    arguments.inbox = inbox_.data();
+    arguments.rank = of_.rank;
+    arguments.peer_tiles_offset = plan.peer_tiles_offset;
+    arguments_ = arguments;
+  }
   void set_arguments(const PatchPlan& plan, const ResidentOptions& options) {
     PatchArguments arguments{};
     arguments.plan = plan;
@@ -552,6 +615,8 @@ class ResidentTrainer : public PersistentTrainer {
       pack_slices(*plan, precision, features, batches, x_rows, x_columns, stream_.get());
     else if (const auto* slots = std::get_if<SlotPlan>(&program_.plan))
       pack_slices(slots->slices, precision, features, batches, x_rows, x_columns, stream_.get());
+    else if (const auto* rank_slices = std::get_if<SliceRankPlan>(&program_.plan))
+      pack_slices(rank_slices->slices, precision, features, batches, x_rows, x_columns, stream_.get());
     else if (const auto* columns = std::get_if<ColumnPlan>(&program_.plan))
       pack_columns(*columns, precision, features, batches, x_rows, x_columns, stream_.get());
     else if (const auto* ranks = std::get_if<RankPlan>(&program_.plan))
@@ -579,7 +644,8 @@ class ResidentTrainer : public PersistentTrainer {
 
   void launch(std::int64_t first_step, std::int64_t steps) override {
     if (is_absent_) return;
-    if (program_.exchange_bytes > 0) {
+    // Of slices of several ranks marks go on from launch to launch.
+    if (program_.exchange_bytes > 0 && !std::holds_alternative<SliceRankPlan>(program_.plan)) {
       const auto bytes = static_cast<std::size_t>(exchange_.bytes());
       CUDA_CHECK(cudaMemsetAsync(exchange_.data(), 0xff, bytes, stream_.get()));
     }
@@ -621,7 +687,8 @@ class ResidentTrainer : public PersistentTrainer {
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<float> targets_;
   DeviceBuffer<unsigned char> x_rows_, x_columns_, exchange_;
-  std::variant<BlockArguments, SliceArguments, SlotArguments, PatchArguments, ColumnArguments, RankArguments>
+  std::variant<BlockArguments, SliceArguments, SlotArguments, PatchArguments, ColumnArguments, RankArguments,
+               SliceRankArguments>
       arguments_;
 };
 
@@ -631,7 +698,7 @@ std::string resident::offer_plans(const Workload& workload, Precision precision,
                                   const ResidentOptions& options, const KernelMaker& maker) {
   try {
     if (workload.devices > 1)
-      (void)maker.make(make_rank_plan(workload, precision, limits), precision);
+      (void)choose_rank_program(workload, precision, limits, options, maker);
     else
       (void)choose_program(workload, precision, limits, options, maker);
   } catch (const UnsupportedError& error) {
@@ -690,12 +757,9 @@ std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precisi
     use_device(device);
     const Limits limits{.sm_count = device_attribute(cudaDevAttrMultiProcessorCount, device),
                         .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
-    if (!program) {
-      const RankPlan plan = make_rank_plan(workload, precision, limits);
-      program = Program(plan, maker.make(plan, precision));
-    }
-    // This loads the kernel onto the device, too: a launch that did so might wait for one that waits for it.
     const auto on_device = static_cast<int>(std::count(devices.begin(), devices.end(), device));
+    if (!program) program = choose_rank_program(workload, precision, limits, options, maker, on_device);
+    // This loads the kernel onto the device, too: a launch that did so might wait for one that waits for it.
     if (const auto problem = not_resident(*program, limits.sm_count, on_device))
       throw UnsupportedError(*problem);
     auto trainer = std::make_unique<ResidentTrainer>(workload.of_a_rank(), precision, data, initial, *program,

@@ -17,13 +17,14 @@
 #include "resident/patch_plan.h"
 #include "resident/sharing.h"
 #include "resident/slice_plan.h"
+#include "resident/slice_ranks.h"
 #include "resident/slice_slots.h"
 
 namespace headroom {
 
 namespace resident {
 
-using AnyPlan = std::variant<BlockPlan, SlicePlan, SlotPlan, PatchPlan, ColumnPlan, RankPlan>;
+using AnyPlan = std::variant<BlockPlan, SlicePlan, SlotPlan, PatchPlan, ColumnPlan, RankPlan, SliceRankPlan>;
 
 /// A kernel that trains what one plan, or several, say.
 struct PlanKernel {
@@ -80,7 +81,7 @@ std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precisi
                                                const resident::KernelMaker& maker,
                                                const ResidentOptions& options = {});
 
-/// The same on as many devices of one host as the workload has, a rank each (core/workload.h): columns alone train on several, on 2, 4 or
+/// The same on as many devices of one host as the workload has, a rank each (core/workload.h): columns and slices train on several, on 2, 4 or
 /// 8. All ranks keep the same bits, which is checked whenever parameters are read. Throws UnsupportedError also where a device cannot
 /// reach another's memory, and std::invalid_argument for another number of devices.
 std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,

@@ -63,6 +63,10 @@ inline constexpr const char* kHalves[] = {"mlp-784x256x256x256x10-b64",
                                           "mlp-784x128x128x128x10-b64-adam",
                                           "mlp-784x128x128x128x128x128x128x128x10-b48"};
 
+struct Cell {
+  const char* name;
+  Precision precision;
+};
 /// On several devices: one, two and three hidden layers of 16 and 8 members, four clusters, sums that are kept and targets, four devices
 /// with slots; and of full size.
 inline constexpr const char* kSmallRanks[] = {"mlp-33x136x5-b17-g2",
@@ -75,10 +79,20 @@ inline constexpr const char* kRanks[] = {"mlp-784x128x128x128x10-b32-g2", "mlp-7
                                          "mlp-17x64x64x6-b32-tanh-mse-adam-g2",
                                          "mlp-784x128x128x128x10-b32-adam-g2", "mlp-784x256x10-b31-g2"};
 
-struct Cell {
-  const char* name;
-  Precision precision;
-};
+/// Slices on several devices: one to four hidden layers, one and two pairs a warp, classes in a second tile, four devices.
+inline constexpr Cell kSmallSliceRanks[] = {
+    {"mlp-33x24x17x128x5-b17-g2", Precision::kFp32}, {"mlp-231x136x17x9x10-b32-g2", Precision::kFp32},
+    {"mlp-33x24x5-b17-g2", Precision::kFp16},        {"mlp-33x24x17x128x9x12-b31-g2", Precision::kBf16},
+    {"mlp-33x136x17x5-b32-g2", Precision::kBf16},    {"mlp-33x24x17x5-b17-g4", Precision::kBf16}};
+inline constexpr Cell kSliceRanks[] = {{"mlp-784x128x128x128x10-b32-g2", Precision::kFp32},
+                                       {"mlp-784x256x256x256x10-b32-g2", Precision::kFp32},
+                                       {"mlp-784x512x512x512x10-b32-g2", Precision::kFp32},
+                                       {"mlp-784x512x512x512x10-b32-g2", Precision::kFp16},
+                                       {"mlp-784x512x512x512x10-b32-g2", Precision::kBf16},
+                                       {"mlp-784x1024x1024x1024x10-b32-g2", Precision::kBf16},
+                                       {"mlp-784x1000x16-b31-g2", Precision::kFp16},
+                                       {"mlp-500x400x300x200x100x10-b32-g2", Precision::kBf16}};
+
 /// Networks of slices in both forms, and of other depths with constants.
 inline constexpr Cell kFormCells[] = {{"mlp-784x128x128x128x10-b32", Precision::kBf16},
                                       {"mlp-784x1024x1024x1024x10-b32", Precision::kBf16},

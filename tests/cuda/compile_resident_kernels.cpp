@@ -85,6 +85,8 @@ void add_with_constants(NamedKernels& kernels) {
     add_columns(kSmallRanks, precision);
     add_columns(kRanks, precision);
   }
+  for (const Cell& cell : kSmallSliceRanks) add(cell.name, cell.precision, Kernel::kSlices);
+  for (const Cell& cell : kSliceRanks) add(cell.name, cell.precision, Kernel::kSlices);
   for (const auto* cases : {&kSmallSlots, &kSlots})
     for (const SlotCase& of : *cases)
       for (const Precision precision : of.precisions) add(of.name, precision, Kernel::kSlices);

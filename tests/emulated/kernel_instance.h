@@ -23,5 +23,6 @@ std::span<const KernelInstance> column_rules_instances();
 std::span<const KernelInstance> column_halves_instances();
 std::span<const KernelInstance> column_ranks_instances();
 std::span<const KernelInstance> slot_instances();
+std::span<const KernelInstance> slice_ranks_instances();
 
 }  // namespace headroom::emulated

@@ -9,6 +9,7 @@
 #include "resident/patch_arguments.h"
 #include "resident/requests.h"
 #include "resident/slice_arguments.h"
+#include "resident/slice_ranks.h"
 #include "resident/slice_slots.h"
 #include "resident_test_trainer.h"
 #include "runtime.h"
@@ -22,7 +23,8 @@ namespace {
 struct AnyArguments {
   alignas(16) unsigned char bytes[std::max(
       {sizeof(resident::SliceArguments), sizeof(resident::PatchArguments), sizeof(resident::BlockArguments),
-       sizeof(resident::ColumnArguments), sizeof(resident::SlotArguments), sizeof(resident::RankArguments)})];
+       sizeof(resident::ColumnArguments), sizeof(resident::SlotArguments), sizeof(resident::RankArguments),
+       sizeof(resident::SliceRankArguments)})];
 };
 static_assert(alignof(resident::ColumnArguments) <= 16);
 static_assert(alignof(resident::SliceArguments) <= 16 && alignof(resident::PatchArguments) <= 16 &&
@@ -39,9 +41,9 @@ class Maker : public resident::KernelMaker {
  public:
   resident::PlanKernel make(const resident::AnyPlan& plan, Precision precision) const override {
     const std::string name = short_name(request_of(plan, precision, resident::PlanForm::kArgument).kernel);
-    for (const auto& instances :
-         {fp32_instances(), tf32_instances(), fp16_instances(), bf16_instances(), column_instances(),
-          column_rules_instances(), column_halves_instances(), column_ranks_instances(), slot_instances()})
+    for (const auto& instances : {fp32_instances(), tf32_instances(), fp16_instances(), bf16_instances(),
+                                  column_instances(), column_rules_instances(), column_halves_instances(),
+                                  column_ranks_instances(), slot_instances(), slice_ranks_instances()})
       for (const KernelInstance& instance : instances)
         if (instance.name == name)
           return {{.function = instance.function,
