@@ -9,9 +9,9 @@
 // and each is taken where what it needs of the three is there.
 //
 // On several devices each rank has a trainer of its own, on its part of the joined batch; losses and gradients are divided
-// by the joined batch's size. The ranks' gradients are added up by NCCL, in a stream of its own, a bucket of layers as soon
-// as it is there. Nothing may be updated before that, so kernels that update where the gradients are made get the gradients
-// in place of the parameters, as zeros, and a learning rate of -1: 0 + 1 * g is g to the last bit.
+// by the joined batch's size. NCCL adds up the ranks' gradients when all are there: sums of some layers beside the products of others
+// were slower (docs/kernels/log/layered.md). Nothing may be updated before that, so kernels that update where the gradients are
+// made get the gradients in place of the parameters, as zeros, and a learning rate of -1: 0 + 1 * g is g to the last bit.
 #include "layered/trainer.h"
 
 #include <algorithm>
@@ -72,12 +72,10 @@ class LayeredTrainer : public GraphTrainer {
   /// `data`: the rank's, with `communicators`, which are then of the workload's devices; begin() is called once all ranks are
   /// there.
   LayeredTrainer(const Workload& workload, const DatasetView& data, const Parameters& initial, int rank = 0,
-                 const ranks::Communicators* communicators = nullptr,
-                 std::int64_t least_bucket = kLeastBucket)
+                 const ranks::Communicators* communicators = nullptr)
       : GraphTrainer(workload, "cuda-layered"),
         rank_(rank),
         communicators_(communicators),
-        least_bucket_(least_bucket),
         joined_batch_(workload.joined_batch_size()),
         batch_(workload.batch_size),
         batches_(data.batches(workload.batch_size)),
@@ -105,8 +103,8 @@ class LayeredTrainer : public GraphTrainer {
 
   /// NCCL connects the ranks at the first sum, which a capture cannot hold.
   void begin() {
-    for (const Bucket& bucket : buckets_) sum_over_ranks(bucket);
-    sum_stream_.synchronize();
+    sum_over_ranks();
+    stream_.synchronize();
     capture_steps({kStepsPerGraph, 1});
     stream_.synchronize();
   }
@@ -143,19 +141,12 @@ class LayeredTrainer : public GraphTrainer {
     if (wide > 0)
       add("wide tiles for " + std::to_string(wide) + " of " + std::to_string(3 * layers_.size() - 1) +
           " products");
-    if (communicators_ != nullptr)
-      add("gradients summed by NCCL " + communicators_->version() + " in " + std::to_string(buckets_.size()) +
-          (buckets_.size() == 1 ? " sum" : " sums"));
+    if (communicators_ != nullptr) add("gradients summed by NCCL " + communicators_->version());
     if (!planted.empty()) add(planted);
     return note;
   }
 
  private:
-  /// Layers whose gradients are summed over the ranks together: first and last.
-  struct Bucket {
-    std::size_t first, last;
-  };
-
   /// For tests of the gate: the steps are captured again, slower. Finding out how much slower trains, so the network
   /// starts anew.
   void plant_delay(double share, const Parameters& initial) {
@@ -228,7 +219,12 @@ class LayeredTrainer : public GraphTrainer {
     if constexpr (kCopiesWeights) {
       if (wide_products_run()) make_wide_products(), make_narrow_layer();
     }
-    if (communicators_ != nullptr) return fill_buckets();
+    if (communicators_ != nullptr) {
+      updates_ = {{layers_.front().weight, layers_.back().end}};
+      has_zeroed_gradients_ = narrow_ || std::any_of(wide_updates_.begin(), wide_updates_.end(),
+                                                     [](const auto& one) { return !!one; });
+      return;
+    }
     for (std::size_t layer = 0; layer < layers; ++layer) {
       if (wide_updates_[layer] || (narrow_ && layer + 1 == layers)) continue;
       const LayerPlace& place = layers_[layer];
@@ -237,22 +233,6 @@ class LayeredTrainer : public GraphTrainer {
       else
         updates_.push_back({place.weight, place.end});
     }
-  }
-
-  /// In the order in which the gradients are made.
-  void fill_buckets() {
-    std::size_t last = layers_.size() - 1;
-    for (std::size_t layer = layers_.size(); layer-- > 0;) {
-      if (layer > 0 && layers_[last].end - layers_[layer].weight < least_bucket_) continue;
-      // What is left may be too little for a bucket of its own.
-      if (layer > 0 && layers_[layer].weight < least_bucket_) continue;
-      buckets_.push_back({layer, last});
-      updates_.push_back({layers_[layer].weight, layers_[last].end});
-      bucket_summed_.emplace_back(Event::Kind::kOrder);
-      last = layer - 1;
-    }
-    has_zeroed_gradients_ = narrow_ || std::any_of(wide_updates_.begin(), wide_updates_.end(),
-                                                   [](const auto& one) { return !!one; });
   }
 
   void make_wide_products() {
@@ -351,7 +331,6 @@ class LayeredTrainer : public GraphTrainer {
           cudaMemsetAsync(gradients_.data(), 0, static_cast<std::size_t>(gradients_.bytes()), stream_.get()));
     for (std::size_t layer = 0; layer < last; ++layer) queue_forward(layer);
     queue_loss();
-    std::size_t bucket = 0;
     for (std::size_t layer = last; layer > 0; --layer) {
       if (narrow_ && layer == last) {
         queue_narrow_backward();
@@ -360,11 +339,6 @@ class LayeredTrainer : public GraphTrainer {
         queue_input_gradient(layer);
         queue_wide_product(layer);  // updates weights that the input gradient has read
         queue_wide_update(layer);
-      }
-      if (bucket < buckets_.size() && buckets_[bucket].first == layer) {
-        output_gradient_done_.record(stream_);
-        output_gradient_done_.hold(gradient_stream());
-        queue_sum(bucket++, gradient_stream());
       }
     }
     if (wide_updates_[0])
@@ -381,26 +355,16 @@ class LayeredTrainer : public GraphTrainer {
 
     queue_wide_update(0);
     gradients_done_.hold(stream_);
-    if (bucket < buckets_.size()) queue_sum(bucket, stream_);
+    if (communicators_ != nullptr) sum_over_ranks();
     if (planted_) planted_->begin(stream_);
-    for (std::size_t i = 0; i < updates_.size(); ++i) {
-      if (!buckets_.empty()) bucket_summed_[i].hold(stream_);
-      queue_update(updates_[i].begin, updates_[i].end);
-    }
+    for (const Range& range : updates_) queue_update(range.begin, range.end);
     step_finished_.hold(stream_);
     if (planted_) planted_->end(stream_);
   }
 
-  /// Over the ranks, behind what `behind` has queued.
-  void queue_sum(std::size_t bucket, Stream& behind) {
-    bucket_done_.record(behind);
-    bucket_done_.hold(sum_stream_);
-    sum_over_ranks(buckets_[bucket]);
-    bucket_summed_[bucket].record(sum_stream_);
-  }
-  void sum_over_ranks(const Bucket& bucket) {
-    const std::int64_t begin = layers_[bucket.first].weight, end = layers_[bucket.last].end;
-    communicators_->all_reduce(rank_, gradients_.data() + begin, end - begin, sum_stream_.get());
+  void sum_over_ranks() {
+    const std::int64_t begin = layers_.front().weight, end = layers_.back().end;
+    communicators_->all_reduce(rank_, gradients_.data() + begin, end - begin, stream_.get());
   }
 
   /// Beside the products, as soon as the update before has read those of its step.
@@ -503,7 +467,6 @@ class LayeredTrainer : public GraphTrainer {
 
   const int rank_;
   const ranks::Communicators* const communicators_;  // null on one device
-  const std::int64_t least_bucket_;
   const std::int64_t joined_batch_, batch_, batches_;
   const Activation activation_;
   const Loss loss_;
@@ -511,10 +474,9 @@ class LayeredTrainer : public GraphTrainer {
   const float learning_rate_, loss_scale_;
   const std::vector<LayerPlace> layers_;
 
-  Stream side_stream_, sum_stream_;
+  Stream side_stream_;
   Event step_begun_{Event::Kind::kOrder}, output_gradient_done_{Event::Kind::kOrder},
-      gradients_done_{Event::Kind::kOrder}, step_finished_{Event::Kind::kOrder},
-      bucket_done_{Event::Kind::kOrder};
+      gradients_done_{Event::Kind::kOrder}, step_finished_{Event::Kind::kOrder};
 
   TrainingData<Format> data_;    // batches * batch samples
   DeviceBuffer<float> targets_;  // of them [batches * batch, outputs]; none with cross-entropy
@@ -540,9 +502,7 @@ class LayeredTrainer : public GraphTrainer {
   struct Range {
     std::int64_t begin, end;
   };
-  std::vector<Range> updates_;   // parameters that wide updates leave, in their order; of each bucket
-  std::vector<Bucket> buckets_;  // none on one device
-  std::vector<Event> bucket_summed_;
+  std::vector<Range> updates_;         // parameters that wide updates leave, in their order; of a rank all
   bool has_zeroed_gradients_ = false;  // some products add to them
   DeviceBuffer<Value> unused_copies_;  // of gradients, which such a product makes too
   DeviceBuffer<float> logits_, row_losses_;
@@ -569,8 +529,7 @@ std::unique_ptr<Trainer> with_format(Precision precision, const Make& make) {
 
 template <class Format>
 std::unique_ptr<Trainer> make_on_devices(const Workload& workload, const DatasetView& data,
-                                         const Parameters& initial, const std::vector<int>& devices,
-                                         std::int64_t least_bucket) {
+                                         const Parameters& initial, const std::vector<int>& devices) {
   if (std::ssize(devices) != workload.devices)
     throw InputError("cuda-layered: " + std::to_string(devices.size()) + " devices for '" + workload.name +
                      "'");
@@ -581,8 +540,8 @@ std::unique_ptr<Trainer> make_on_devices(const Workload& workload, const Dataset
   const auto make = [&](int rank) -> ranks::Rank {
     use_device(devices[static_cast<std::size_t>(rank)]);  // of the rank's thread, for good
     const ranks::Share share(workload, data, rank);
-    auto trainer = std::make_unique<LayeredTrainer<Format>>(workload, share.view(), initial, rank,
-                                                            communicators.get(), least_bucket);
+    auto trainer =
+        std::make_unique<LayeredTrainer<Format>>(workload, share.view(), initial, rank, communicators.get());
     LayeredTrainer<Format>* const begun = trainer.get();
     return {std::move(trainer), [begun] { begun->begin(); }};
   };
@@ -602,14 +561,13 @@ std::optional<std::string> layered_unavailable(int device) {
 
 std::unique_ptr<Trainer> make_layered_trainer(const Workload& workload, Precision precision,
                                               const DatasetView& data, const Parameters& initial, int device,
-                                              const std::vector<int>& devices, std::int64_t least_bucket) {
+                                              const std::vector<int>& devices) {
   validate(workload);
   if (const auto reason = layered_unavailable(device)) throw UnsupportedError("cuda-layered: " + *reason);
   require_data_for(workload, data, "cuda-layered");
   if (workload.devices > 1)
-    return with_format(precision, [&]<class Format>() {
-      return make_on_devices<Format>(workload, data, initial, devices, least_bucket);
-    });
+    return with_format(
+        precision, [&]<class Format>() { return make_on_devices<Format>(workload, data, initial, devices); });
   use_device(device);
   return with_format(precision, [&]<class Format>() -> std::unique_ptr<Trainer> {
     return std::make_unique<LayeredTrainer<Format>>(workload, data, initial);

@@ -19,16 +19,11 @@ namespace headroom {
 /// Why CUDA device `device` cannot run cuda-layered; nullopt if it can.
 std::optional<std::string> layered_unavailable(int device);
 
-/// From how many parameters on the gradients of a layer, with those of the layers behind it, are summed over the devices while
-/// the layers before it are still on their way back. A sum of fewer takes NCCL as long as it takes to begin.
-inline constexpr std::int64_t kLeastBucket = std::int64_t{1} << 19;
-
 /// `devices`: of each rank, where the workload has several; their gradients are summed by NCCL (ranks/nccl.h).
 /// Throws UnsupportedError with layered_unavailable()'s reason or where there is no NCCL, InputError if the data does not
 /// fit the workload, OutOfMemoryError.
 std::unique_ptr<Trainer> make_layered_trainer(const Workload& workload, Precision precision,
                                               const DatasetView& data, const Parameters& initial, int device,
-                                              const std::vector<int>& devices = {},
-                                              std::int64_t least_bucket = kLeastBucket);
+                                              const std::vector<int>& devices = {});
 
 }  // namespace headroom

@@ -56,9 +56,9 @@ struct TwoRanks {
     repeat_the_first_rank(data.train_labels, rows, 1);
     repeat_the_first_rank(data.train_targets, rows, ranked.outputs());
   }
-  std::unique_ptr<Trainer> trainer(Precision precision, std::int64_t least_bucket = kLeastBucket) const {
+  std::unique_ptr<Trainer> trainer(Precision precision) const {
     return make_layered_trainer(ranked, precision, joined.dataset.train(), joined.initial, 0,
-                                {0, has_two() ? 1 : 0}, least_bucket);
+                                {0, has_two() ? 1 : 0});
   }
   NamedProblem joined;
   Workload ranked;
@@ -72,17 +72,6 @@ TEST(LayeredRanks, SmallTwoDevicesTrainWhatOneTrainsWithBothBatches) {
       const TwoRanks two(name);
       check_against_oracle(two.joined, precision, *two.trainer(precision), {0, 1, 17, 100}, 8);
     }
-}
-
-TEST(LayeredRanks, SmallSumsOfBucketsAreThoseOfAllAtOnce) {
-  HEADROOM_NEEDS_DEVICE();
-  const TwoRanks two("mlp-20x28x18x10-b16-momentum0.9");
-  const auto once = two.trainer(Precision::kBf16, std::int64_t{1} << 40),
-             often = two.trainer(Precision::kBf16, 1);
-  EXPECT_NE(often->note().find("3 sums"), std::string::npos) << often->note();
-  for (const auto& trainer : {&once, &often}) (*trainer)->train(0, 12);
-  const Parameters one = once->parameters(), other = often->parameters();
-  EXPECT_TRUE(std::ranges::equal(one.flat(), other.flat()));
 }
 
 TEST(LayeredRanks, SmallTrainingGoesOnFromAnyState) {
