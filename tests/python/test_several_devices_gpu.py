@@ -127,7 +127,8 @@ def test_the_compiled_row_trains_the_joined_batch(worker, tmp_path):
 
 @two_gpus
 @pytest.mark.skipif(jax_python() is None, reason="JAX is not installed: HEADROOM_JAX_PYTHON names no Python")
-def test_a_scan_trains_the_joined_batch(tmp_path):
+def test_a_scan_trains_the_joined_batch(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADROOM_DEVICES", "0,1")
     worker = Worker(tmp_path / "log", device=0, sees_cuda=True, module="headroom_jax", python=jax_python())
     (tmp_path / "problems").mkdir()
     problems = problems_of_a_fresh_seed(tmp_path / "problems", 1)

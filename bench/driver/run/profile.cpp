@@ -122,7 +122,9 @@ std::string profile_text(const ProfileOptions& asked) {
   pool.keep_only(needed);
   std::vector<DeviceInfo> devices;
   if (hello.device) devices.push_back(*hello.device);
-  for (const int peer : planned_peers(options, plan, peers, progress))
+  const std::vector<int> used = planned_peers(options, plan, peers, progress);
+  pool.use_peers(used, {"jax"});
+  for (const int peer : used)
     if (const auto info = pool.device(peer)) devices.push_back(*info);
   const std::vector<DeviceLock> locks = lock_devices(options, devices, progress);
   refuse_too_large(workload, need_of(workload, least_train_bytes(hello.device), gpu_oracle != nullptr, 0),

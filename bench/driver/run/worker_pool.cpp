@@ -1,6 +1,7 @@
 #include "driver/run/worker_pool.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -30,8 +31,16 @@ std::shared_ptr<WorkerClient> WorkerPool::start(const WorkerProgram& program, co
     const std::lock_guard lock(mutex_);
     log = log_folder_ / fmt::format("{}.log", logs_.emplace(purpose, logs_.size()).first->second);
   }
-  return std::make_shared<WorkerClient>(
-      WorkerCommand{program.name, program.command, program.environment, log}, device_, limits_, peers_);
+  std::map<std::string, std::string> environment = program.environment;
+  if (!used_devices_.empty()) environment["HEADROOM_DEVICES"] = used_devices_;
+  return std::make_shared<WorkerClient>(WorkerCommand{program.name, program.command, environment, log},
+                                        device_, limits_, peers_);
+}
+
+void WorkerPool::use_peers(const std::vector<int>& peers, const std::vector<std::string>& bound_workers) {
+  if (peers.empty()) return;
+  used_devices_ = fmt::format("{},{}", device_, fmt::join(peers, ","));
+  for (const std::string& worker : bound_workers) end_greeted(worker);
 }
 
 void WorkerPool::greet_all() {

@@ -79,6 +79,10 @@ class WorkerPool {
   std::optional<DeviceInfo> device(int index) const;
   std::map<std::string, std::string> software() const;  ///< of those that are kept
 
+  /// What the plan's workloads use beside the device. A process that starts from here on is told all of them (HEADROOM_DEVICES), and
+  /// greeted processes of `bound_workers` end, as theirs have the devices of their beginning for good.
+  void use_peers(const std::vector<int>& peers, const std::vector<std::string>& bound_workers);
+
   /// What the greeted workers measure of the device itself, one after the other; where two measure the same rate, the
   /// better one. A worker that fails is ended and costs its rates and one line, which goes to `complain`.
   /// `peers`: devices whose links are measured too.
@@ -127,6 +131,7 @@ class WorkerPool {
   std::vector<WorkerProgram> programs_;
   int device_;
   std::vector<int> peers_;
+  std::string used_devices_;  // HEADROOM_DEVICES, if the plan's workloads use more than one
   TimeLimits limits_;
   std::filesystem::path log_folder_;
   std::vector<Greeting> greetings_;

@@ -6,6 +6,7 @@ that is there and cannot be imported is an error: its rows fail and are not left
 
 import gc
 import importlib
+import os
 import platform
 import sys
 from types import ModuleType
@@ -55,7 +56,8 @@ class JaxBackends:
         self._device = device
         self._jax, self._missing, self._broken = None, None, None
         self._compute = (0, 0)  # capability
-        self._visible = str(device)  # CUDA devices that JAX sees
+        # CUDA devices that JAX sees: those of its first client, for as long as the process lives.
+        self._visible = os.environ.get("HEADROOM_DEVICES", str(device))
         try:
             self._jax, self._missing = import_jax()
         except WorkerError as error:
@@ -105,20 +107,22 @@ class JaxBackends:
 
     def _devices(self, request: TrainerRequest) -> list:
         """One for each rank. Asked for anew each time, as free_memory() ends what they belong to."""
+        indices = request.device_indices or (self._device,)
         if self._device < 0:
             found = self._jax.devices("cpu")
             if len(found) < request.devices:
                 raise WorkerError("unsupported", f"{request.devices} CPU devices: JAX has {len(found)}")
             return found[: request.devices]
-        visible = ",".join(map(str, request.device_indices or (self._device,)))
-        if self._visible != visible:
-            self.free_memory()
-            self._jax.config.update("jax_cuda_visible_devices", visible)
-            self._visible = visible
         try:
-            return self._jax.devices("cuda")
+            found = {device.local_hardware_id: device for device in self._jax.devices("cuda")}
         except RuntimeError as error:
-            raise WorkerError("unsupported", one_line(f"no CUDA devices {visible}: {error}")) from error
+            raise WorkerError("unsupported", one_line(f"no CUDA devices {self._visible}: {error}")) from error
+        if missing := set(indices) - set(found):
+            raise WorkerError(
+                "unsupported",
+                f"JAX sees the CUDA devices {self._visible} in this process, and not {sorted(missing)}",
+            )
+        return [found[index] for index in indices]
 
     def error_kind(self, error: Exception) -> str:
         if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
