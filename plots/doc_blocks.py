@@ -11,6 +11,7 @@ from pathlib import Path
 
 import community
 import findings
+import several_gpus
 from findings import Cell, Sentence
 from ladder import TITLES, ladders_of, term_text
 from published import ROOT, SERIES, TRIALS, Published, Stale, apart, claimed, row_of
@@ -18,6 +19,7 @@ from results_file import (
     EAGER,
     PRECISIONS,
     TERMS,
+    Results,
     Row,
     Source,
     Workload,
@@ -529,6 +531,49 @@ def apart_block(data: Published, arguments: list[str]) -> list[str]:
     return times_table(["workload", "precision"], named, cells, None)
 
 
+def gpus_block(data: Published, arguments: list[str]) -> list[str]:
+    """Two GPUs against one, and against the fastest rival on two, from the folder of two GPUs."""
+    results = apart(data, "x2").results
+    lines = [
+        _two_gpus(results, network, precision)
+        for network in several_gpus.networks_of(results)
+        for precision in PRECISIONS
+        if several_gpus.rows_of(results, network, 2, precision)
+    ]
+    if not lines:
+        return ["No result of two GPUs is published yet."]
+    times = ["ours on one GPU, µs", "ours on two, µs", "speed-up in samples a second, efficiency"]
+    return table(
+        ["network", "precision", *times, "best rival on two, µs", "best rival / ours, on two", "file"], lines
+    )
+
+
+def _two_gpus(results: Results, network: several_gpus.Network, precision: str) -> list[str]:
+    """A line of the table. Rows that failed or were not verified count for nothing."""
+    one, two = (several_gpus.rows_of(results, network, devices, precision) for devices in (1, 2))
+    base, ours = (several_gpus.fastest(rows, "ours") for rows in (one, two))
+    rival, refuted = several_gpus.fastest(two, "rival"), several_gpus.refuted(two)
+    speedup = several_gpus.Point(ours, base) if ours and base else None
+    no_ratio = refuted_text(refuted) or "no ratio"
+    return [
+        titled(network.workloads[2]),
+        precision,
+        _time_or_reason(base, [row for row in one if row.is_ours]),
+        _time_or_reason(ours, [row for row in two if row.is_ours]),
+        f"{format_ratio(speedup.speedup)}, {format_percent(speedup.efficiency)}" if speedup else "no ratio",
+        _time_or_reason(rival, [row for row in two if row.is_rival]),
+        format_ratio(rival.median / ours.median) if rival and ours and not refuted else no_ratio,
+        Path(network.file).name,
+    ]
+
+
+def _time_or_reason(fastest: Row | None, rows: list[Row]) -> str:
+    if fastest:
+        return f"{_time(fastest)} {fastest.named}"
+    states = ", ".join(sorted({row.state for row in rows}))
+    return f"no result ({states})" if states else "not in the file"
+
+
 def is_of_users(cell: Cell) -> bool:
     return Path(cell.file).name.startswith("users")
 
@@ -642,6 +687,7 @@ BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "message": message_block,
     "setup": setup_block,
     "apart": apart_block,
+    "gpus": gpus_block,
     "users": users_block,
     "traffic": traffic_block,
     "community": community_block,

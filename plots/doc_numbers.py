@@ -37,6 +37,7 @@ PAGES = (
     "docs/add-a-backend.md",
     "docs/add-a-workload.md",
     "docs/floors.md",
+    "docs/more-gpus.md",
     "docs/where-the-time-goes.md",
     "docs/kernels/choice.md",
     "docs/kernels/layered.md",

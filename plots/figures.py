@@ -51,6 +51,7 @@ def plan(results: Results) -> dict:
     import plane
     import quantities
     import scaling
+    import several_gpus
     import spread
     import width_series
 
@@ -82,6 +83,9 @@ def plan(results: Results) -> dict:
     for precision in PRECISIONS:
         if len(networks.lines_of(results, named, precision)) >= networks.LEAST_NETWORKS:
             add(f"networks-{precision}", networks.draw_networks, named, precision)
+    for precision in PRECISIONS:
+        if several_gpus.networks_to_draw(results, precision):
+            add(f"gpus-{precision}", several_gpus.draw_several_gpus, precision)
     for workload in alone:
         add(f"step-time-{workload.name}", bars.draw_bars, workload)
     for workload in workloads:

@@ -61,9 +61,14 @@ def latest(results: Results) -> Results:
     return replace(results, rows=[row for row in results.rows if not replaced(row)])
 
 
-def apart(data: Published, folder: str) -> Published:
-    """The files of a folder of their own. They are not in the report, as only some rows were run."""
-    files = sorted((data.root / PUBLISHED / folder).glob("*.json"))
+def folder_apart(name: str) -> str:
+    """'jax': a folder inside that of one GPU; 'x2': that of two GPUs, which is beside it."""
+    return f"{PUBLISHED}-{name}" if re.fullmatch(r"x\d+", name) else f"{PUBLISHED}/{name}"
+
+
+def apart(data: Published, name: str) -> Published:
+    """The files of a folder of their own. The report on one GPU has none of them."""
+    files = sorted((data.root / folder_apart(name)).glob("*.json"))
     results = read_results(files) if files else Results(device=data.results.device)
     return Published(results, findings.cells_of(results), data.root)
 
@@ -85,9 +90,9 @@ def claimed(data: Published, claim: str) -> tuple[float, Row]:
     (share of B's time), '... A floor' (share of the floor), '... A joules'. '... at least A of B' and
     '... at most A of B' are what both rows' intervals allow of that share. 'lowest H=* best / ours' and
     'highest * best / ours' are the ends over the seed suite's series, and over all that is published. 'jax/ '
-    before any of them: of the files in that folder.
+    before any of them: of the files in that folder; 'x2/ ': of those of two GPUs.
     """
-    if found := re.match(r"([a-z]+)/ ", claim):
+    if found := re.match(r"([a-z]+|x\d+)/ ", claim):
         return claimed(apart(data, found.group(1)), claim[found.end() :])
     precision, place, what = (claim.split(maxsplit=2) + ["", ""])[:3]
     if precision in ("lowest", "highest"):

@@ -43,7 +43,8 @@ def made(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
     from gate import draw_gate
     from svg import file_of
 
-    for file in sorted((root / PUBLISHED).rglob("*.json")):
+    apart = (root / PUBLISHED).parent.glob(f"{Path(PUBLISHED).name}-x*/*.json")  # of several GPUs
+    for file in sorted([*(root / PUBLISHED).rglob("*.json"), *apart]):
         yield file, compact(file.read_text(encoding="utf-8"))
     folder = root / REPORT
     yield from report_files(published(root).results, folder)

@@ -15,6 +15,7 @@ SECTIONS = {  # by the beginning of a figure's name
     "plane": "The map over width and batch",
     "step-time": "Time of a step",
     "speedup": "Speed-up",
+    "gpus": "Speed-up over the number of GPUs",
     "ladder": "Where the time goes",
     "floor": "Share of the floor",
     "energy": "Energy",

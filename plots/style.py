@@ -201,6 +201,7 @@ class Page:
         right: float,
         gap: float,
         foot: float = 0.62,
+        above: float = 0.32,  # between the words on top and the first axes
     ):
         self.title, self.subtitle, self.notes = title, subtitle, notes
         self.panels: list[list[Axes]] = []  # axes that belong together; empty: each stands alone
@@ -211,7 +212,7 @@ class Page:
         note_lines = []
         for note in notes:
             note_lines += _wrapped(note, width * 16.3)
-        head = 0.3 + 0.25 * len(title_lines) + 0.19 * len(subtitle_lines) + 0.32
+        head = 0.3 + 0.25 * len(title_lines) + 0.19 * len(subtitle_lines) + above
         tail = foot + 0.155 * len(note_lines) + (0.22 if note_lines else 0.1)
         height = head + sum(row_heights) + gap * (len(row_heights) - 1) + tail
         self.figure = Figure(figsize=(width, height), facecolor="white")

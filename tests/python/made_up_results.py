@@ -228,6 +228,25 @@ def with_losses(document: dict, seeds: int = 3, steps: int = 5000) -> dict:
     return document
 
 
+def several_gpus(
+    times: dict[str, dict[int, float]],
+    shapes: tuple[tuple[int, ...], ...] = ((784, 128, 128, 10),),
+    precision: str = "bf16",
+) -> dict:
+    """Networks on one and more GPUs; `times`: a backend's microseconds a step by the number of GPUs."""
+    document = empty_document()
+    for widths in shapes:
+        for devices in sorted({count for of_backend in times.values() for count in of_backend}):
+            entry = workload(widths, devices=devices)
+            entry["name"] += f"-g{devices}" if devices > 1 else ""
+            document["workloads"].append(entry)
+            for backend, of_backend in times.items():
+                if devices in of_backend:
+                    seconds = 1e-6 * of_backend[devices]
+                    document["records"].append(record(entry["name"], backend, precision, seconds))
+    return document
+
+
 def choice(taken: str, **left_out: str) -> dict:
     """What a backend that takes the fastest of several says of itself."""
     candidates = [{"backend": taken, "step_seconds": 1e-5, "left_out": None}]

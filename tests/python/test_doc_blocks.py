@@ -277,3 +277,68 @@ def test_what_people_train_comes_from_files_of_its_suite(tmp_path):
         "| bf16 | 4000 | 4000 pytorch-eager | 4000 pytorch-eager | 8 cuda-streamed | 500× | users-bf16.json |"
     )
     assert row in doc_blocks.made_block(data, "users")
+
+
+def two_gpus_published(tmp_path: Path, results: dict) -> Published:
+    data = published(tmp_path, document())
+    folder = tmp_path / f"{PUBLISHED}-x2"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "small.json").write_text(json.dumps(results))
+    return data
+
+
+def gpus_lines(tmp_path: Path, results: dict) -> list[str]:
+    return doc_blocks.made_block(two_gpus_published(tmp_path, results), "gpus").splitlines()[2:]
+
+
+def test_two_gpus_are_a_line_with_both_times_the_speed_up_and_the_fastest_rival(tmp_path):
+    times = {
+        "cuda-layered": {1: 20, 2: 44},
+        "cuda-resident": {1: 4, 2: 5},
+        "pytorch-graph": {1: 33, 2: 105},
+        "pytorch-compile-graph": {1: 30, 2: 58},
+    }
+    assert "No result of two GPUs" in doc_blocks.made_block(published(tmp_path, document()), "gpus")
+    (line,) = gpus_lines(tmp_path, made_up.several_gpus(times))
+    ours = "4 cuda-resident | 5 cuda-resident | 1.60×, 80 %"
+    rival = "58 pytorch-compile-graph | 12×"
+    assert line == f"| mlp-784x128x128x10-b32-g2 | bf16 | {ours} | {rival} | small.json |"
+
+
+def test_cells_of_two_gpus_that_are_missing_say_so(tmp_path):
+    name = "| mlp-784x128x128x10-b32-g2 | bf16"
+    (line,) = gpus_lines(tmp_path, made_up.several_gpus({"cuda-resident": {2: 5}}))
+    missing = "no ratio | not in the file | no ratio"
+    assert line == f"{name} | not in the file | 5 cuda-resident | {missing} | small.json |"
+    (line,) = gpus_lines(tmp_path, made_up.several_gpus({"pytorch-graph": {1: 30, 2: 58}}))
+    absent = "not in the file | not in the file | no ratio"
+    assert line == f"{name} | {absent} | 58 pytorch-graph | no ratio | small.json |"
+
+
+def test_rows_of_two_gpus_that_failed_or_were_not_verified_count_for_nothing(tmp_path):
+    times = {
+        "cuda-resident": {1: 4, 2: 5},
+        "pytorch-graph": {1: 33, 2: 50},
+        "pytorch-ddp": {2: 40},
+    }
+    results = made_up.several_gpus(times)
+    for place, record in enumerate(results["records"]):
+        if record["workload"].endswith("-g2") and record["backend"] == "pytorch-ddp":
+            results["records"][place] = made_up.failed(record)
+        if not record["workload"].endswith("-g2") and record["backend"] == "cuda-resident":
+            record["verification"] = {"verdict": "not_run", "checks": []}
+    (line,) = gpus_lines(tmp_path, results)
+    ours = "no result (unverified) | 5 cuda-resident | no ratio"
+    rival = "50 pytorch-graph | pytorch-ddp failed verification"
+    assert line == f"| mlp-784x128x128x10-b32-g2 | bf16 | {ours} | {rival} | small.json |"
+
+
+def test_a_claim_names_a_file_of_two_gpus(tmp_path):
+    times = {"cuda-resident": {1: 4, 2: 5}, "pytorch-graph": {1: 33, 2: 50}}
+    data = two_gpus_published(tmp_path, made_up.several_gpus(times))
+    value, row = claimed(data, "x2/ bf16 mlp-784x128x128x10-b32-g2 ours")
+    assert (value, row.file) == (pytest.approx(5e-6), str(tmp_path / f"{PUBLISHED}-x2" / "small.json"))
+    assert claimed(data, "x2/ bf16 mlp-784x128x128x10-b32-g2 best / ours")[0] == pytest.approx(10)
+    for folder in ("", "x4/ ", "jax/ "):
+        with pytest.raises(Stale, match="no record"):
+            claimed(data, f"{folder}bf16 mlp-784x128x128x10-b32-g2 ours")

@@ -75,6 +75,109 @@ def test_three_networks_with_names_are_bars_only(tmp_path):
     assert not any(name.startswith("networks") for name in drawn(tmp_path, named_networks(3)))
 
 
+def gpus_figure(tmp_path: Path, document: dict) -> str:
+    return " ".join(drawn(tmp_path, document)["gpus-bf16"].split())
+
+
+def lines_of_gpus(tmp_path: Path, document: dict) -> dict:
+    """Devices and speed-ups of ours and of the rival for the only network of a document."""
+    import several_gpus
+    from results_file import read_results
+
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    results = read_results([tmp_path / "run.json"])
+    (network,) = several_gpus.networks_of(results)
+    lines = {side: several_gpus.line_of(results, network, "bf16", side) for side in several_gpus.SIDES}
+    return {
+        side: {point.devices: pytest.approx(point.speedup) for point in line.points} or line.reason
+        for side, line in lines.items()
+    }
+
+
+def test_speed_up_over_gpus_is_samples_per_second_over_the_fastest_row_on_one(tmp_path):
+    times = {
+        "cuda-resident": {1: 4, 2: 5},
+        "cuda-layered": {1: 20, 2: 22, 4: 40},  # the only one of ours on four, and twice as slow there
+        "libtorch-expert": {1: 30},
+        "pytorch-graph": {1: 33, 2: 40, 4: 60},
+    }
+    document = made_up.several_gpus(times)
+    assert lines_of_gpus(tmp_path, document) == {
+        "ours": {1: 1.0, 2: 1.6, 4: 0.4},
+        "rival": {1: 1.0, 2: 1.5, 4: 2.0},
+    }
+    text = gpus_figure(tmp_path, document)
+    assert "784-128-128-10, batch 32 ours: cuda-resident, cuda-layered" in text
+    assert "rival: libtorch-expert, pytorch-graph" in text
+    assert all(
+        words in text for words in ("80 %", "75 %", "ours 10 %", "rival 50 %", "ideal", "weak scaling")
+    )
+    assert made_up.DEVICE in text
+
+
+def test_on_two_gpus_a_network_of_twice_the_time_or_more_is_below_one(tmp_path):
+    import several_gpus
+    from results_file import read_results
+
+    document = made_up.several_gpus({"cuda-tiled": {1: 4, 2: 10}, "pytorch-graph": {1: 30, 2: 60}})
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    (axes,) = several_gpus.draw_several_gpus(read_results([tmp_path / "run.json"]), "bf16").figure.axes
+    ends = {line.get_marker(): line.get_ydata()[-1] for line in axes.lines}
+    assert (ends["X"], ends["D"]) == (pytest.approx(0.8), pytest.approx(1.0))
+    assert axes.get_ylim()[0] < 0.8 and axes.get_ylim()[1] > 2  # the ideal is inside, too
+
+
+def test_rows_on_gpus_that_failed_or_were_not_verified_count_for_nothing(tmp_path):
+    times = {
+        "cuda-resident": {1: 4, 2: 5},
+        "cuda-layered": {1: 20, 2: 25},
+        "pytorch-graph": {1: 33, 2: 40, 4: 50},
+        "pytorch-ddp": {4: 90},  # the fastest rival on four that is verified, and perhaps not the fastest
+    }
+    document = made_up.several_gpus(times)
+    by_row = {(one["workload"][-2:], one["backend"]): one for one in document["records"]}
+    by_row["g2", "cuda-resident"]["verification"] = {"verdict": "not_run", "checks": []}
+    by_row["g4", "pytorch-graph"].update(made_up.failed(by_row["g4", "pytorch-graph"]))
+    assert lines_of_gpus(tmp_path, document) == {
+        "ours": {1: 1.0, 2: pytest.approx(0.32)},
+        "rival": {1: 1.0, 2: 1.65},
+    }
+    network = "784-128-128-10, batch 32"
+    text = gpus_figure(tmp_path, document)
+    assert f"No rival's point of {network} on 4 GPUs: pytorch-graph failed verification." in text
+    # Nobody knows what the fastest rival on one GPU is, when one of them failed verification.
+    by_row["32", "pytorch-graph"].update(made_up.failed(by_row["32", "pytorch-graph"]))
+    assert lines_of_gpus(tmp_path, document)["rival"] == "pytorch-graph failed verification"
+    assert "rival: pytorch-graph failed verification" in gpus_figure(tmp_path, document)
+
+
+def test_a_side_without_a_result_on_one_gpu_has_no_line_and_says_so(tmp_path):
+    document = made_up.several_gpus({"cuda-resident": {1: 4, 2: 5}, "pytorch-ddp": {2: 40}})
+    assert lines_of_gpus(tmp_path, document) == {"ours": {1: 1.0, 2: 1.6}, "rival": "no result on one GPU"}
+    assert "rival: no result on one GPU" in gpus_figure(tmp_path, document)
+
+
+def test_one_number_of_gpus_or_two_files_give_no_figure_over_gpus(tmp_path):
+    alone = made_up.several_gpus({"cuda-resident": {1: 4}})
+    two = made_up.several_gpus({"cuda-resident": {2: 5}})
+    assert not any(name.startswith("gpus") for name in drawn(tmp_path, alone, two))
+
+
+def test_every_network_on_several_gpus_has_a_panel_of_its_own(tmp_path):
+    shapes = tuple((784, width, width, 10) for width in range(64, 64 * 14, 64))
+    times = {"cuda-resident": {1: 4, 2: 5}, "pytorch-graph": {1: 33, 2: 40}}
+    text = gpus_figure(tmp_path, made_up.several_gpus(times, shapes))
+    assert [width for _, width, _, _ in shapes if f"784-{width}-{width}-10, batch 32" not in text] == []
+    assert text.count("ours 80 %") == len(shapes)
+    assert text.count("ideal") == 2  # in the first panel and in the notes
+
+
+def test_networks_that_differ_in_more_than_the_number_of_gpus_are_not_compared(tmp_path):
+    document = made_up.several_gpus({"cuda-resident": {1: 4, 2: 5}})
+    document["workloads"][1]["optimizer"] = made_up.adam()
+    assert not any(name.startswith("gpus") for name in drawn(tmp_path, document))
+
+
 def test_a_width_series_gives_time_and_both_speed_ups(tmp_path):
     texts = drawn(tmp_path, made_up.width_series(3, floors=True))
     time, best, eager = (

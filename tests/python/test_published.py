@@ -41,6 +41,13 @@ def test_every_figure_of_the_report_is_kept_beside_it():
     assert [name for name in shown if not (folder / name).is_file()] == []
 
 
+def test_files_of_several_gpus_are_kept_without_white_space_too(tmp_path):
+    file = tmp_path / "results" / "h200-x2" / "small.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('{ "a": 1 }')
+    assert next(published_report.made(tmp_path)) == (file, '{"a":1}\n')
+
+
 @pytest.mark.parametrize(
     "text",
     [
