@@ -372,7 +372,11 @@ class Step {
 /// Tells each task how many stages of the other team pass before its team's next one, across the end of the list as well.
 void count_stages_of_others(std::vector<Task>& list, const Tiling& tiling) {
   if (tiling.teams == 1) return;
-  if (list.size() % 2 != 0) list.emplace_back();  // so that a task is the same team's in every step
+  if (list.size() % 2 != 0) {  // a pause, so that a task is the same team's in every step
+    Task pause;
+    pause.order = list.back().order;  // it waits for that team's turn, and not before it
+    list.push_back(pause);
+  }
   for (std::size_t i = 0; i < list.size(); ++i)
     list[i].stages_of_others =
         static_cast<std::uint16_t>(stages_of(list[(i + 1) % list.size()], tiling.slabs_of_stage));
