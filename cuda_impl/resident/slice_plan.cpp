@@ -367,10 +367,10 @@ SliceRankPlan make_slice_rank_plan(const Workload& workload, Precision precision
   const int tile = tile_bytes(precision == Precision::kFp32 ? 4 : 2),
             tiles = (ranks - 1) * peer_tiles(workload.layers()) * tile;
   without_tiles.shared_bytes -= tiles;
-  SliceRankPlan plan{
-      .slices = lay_out(workload.of_a_rank(), precision, Form::kGrid, without_tiles, team, 1, false, 0, 0, true),
-      .ranks = ranks,
-      .peer_tiles_offset = 0};
+  SliceRankPlan plan{.slices = lay_out(workload.of_a_rank(), precision, Form::kGrid, without_tiles, team, 1,
+                                       false, 0, 0, true),
+                     .ranks = ranks,
+                     .peer_tiles_offset = 0};
   plan.peer_tiles_offset = plan.slices.shared_bytes;
   plan.slices.shared_bytes += tiles;
   return plan;
