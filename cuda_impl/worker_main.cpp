@@ -38,6 +38,9 @@ std::optional<std::string> not_offered(const Backend& backend, const Workload& w
                                        Precision precision) {
   if (!backend.trains_everything)
     if (const std::string beyond = beyond_plain_training(workload); !beyond.empty()) return beyond;
+  if (workload.devices > backend.max_devices)
+    return "trains on " +
+           (backend.max_devices == 1 ? "one device" : "up to " + std::to_string(backend.max_devices));
   for (const BackendPrecision& one : backend.precisions)
     if (one.precision == precision) return one.unavailable;
   return "has no " + std::string(to_string(precision));
@@ -74,7 +77,8 @@ Backend fastest_of(const std::vector<Backend>& backends, int device) {
           .trains_everything = true,
           .family = Family::kOurs,
           .description = "the fastest of ours for the workload, as timed when it is set up; not in 'all'",
-          .repeats = true};
+          .repeats = true,
+          .max_devices = kMaxDevices};
 }
 
 /// What makes a row's kernel for a device that need not be there: compile(workload, precision, limits, cache folder).

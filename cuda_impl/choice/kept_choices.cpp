@@ -63,6 +63,7 @@ std::string key_of(const std::string& gpu, const std::string& sources, const Wor
     if (const double* value = optimizer_number(workload.optimizer, name))
       digest.add(std::string(name) + " " + number(*value));
   digest.add(std::to_string(workload.batch_size));
+  digest.add(std::to_string(workload.devices));
   digest.add(std::to_string(samples));
   for (const int width : workload.model.widths) digest.add(std::to_string(width));
   return digest.hex();

@@ -302,6 +302,7 @@ TEST_F(ChoiceTest, AnotherWorkloadHasAChoiceOfItsOwn) {
     others.push_back(key_of("gpu", "sources", other, Precision::kBf16, 1024));
   };
   changed([](Workload& other) { other.batch_size = 8; });
+  changed([](Workload& other) { other.devices = 2; });
   changed([](Workload& other) { other.model.widths = {1, 1, 1}; });
   changed([](Workload& other) { other.model.activation = Activation::kTanh; });
   changed([](Workload& other) { other.loss = Loss::kMeanSquaredError; });
