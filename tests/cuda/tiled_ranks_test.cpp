@@ -14,6 +14,7 @@
 #include "kept_tiled_trainer.h"
 #include "sanitizer.h"
 #include "step_check.h"
+#include "stuck_process.h"
 #include "tiled_cases.h"
 
 namespace headroom {
@@ -118,31 +119,9 @@ TEST_P(TiledRanks, SmallStatesThatAreSetAgainTrainTheSame) {
   EXPECT_EQ(first, trained());
 }
 
-/// What train() throws. The process is of no more use for the device then, so on a GPU it is another process that says it.
 void expect_failure(const TiledForm& form, const TiledOptions& options,
                     const std::function<bool(const std::string&)>& is_told) {
-  const auto message = [&] {
-    const auto trainer = Joined("mlp-20x24x10-b8-g2").trainer(form, options);
-    try {
-      trainer->train(0, 4);
-    } catch (const DeviceStuckError& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
-  };
-#ifdef HEADROOM_EMULATED
-  const std::string text = message();
-  EXPECT_TRUE(is_told(text)) << text;
-#else
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(
-      {
-        const std::string text = message();
-        std::fprintf(stderr, "%s\n", text.c_str());
-        std::_Exit(is_told(text) ? 0 : 1);
-      },
-      testing::ExitedWithCode(0), "");
-#endif
+  expect_stuck([&] { return Joined("mlp-20x24x10-b8-g2").trainer(form, options); }, 4, is_told);
 }
 bool has(const std::string& text, const char* words) { return text.find(words) != std::string::npos; }
 

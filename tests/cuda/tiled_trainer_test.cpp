@@ -15,6 +15,7 @@
 #include "not_finite.h"
 #include "oracle/oracle.h"
 #include "step_check.h"
+#include "stuck_process.h"
 #include "tiled/schedule.h"
 #include "tiled_cases.h"
 
@@ -233,33 +234,14 @@ INSTANTIATE_TEST_SUITE_P(Each, TiledTrainerDeathTest,
                          [](const auto& form) { return std::string(to_string(form.param.precision)); });
 TEST_P(TiledTrainerDeathTest, AWaitThatRunsOutSaysWhichTaskWaitedForWhat) {
   NEEDS_GPU();
-  const Form form = GetParam();
-  const auto message = [form] {
-    const auto trainer = Tried("mlp-20x24x10-b8").trainer(form, {.wait_seconds = 0.05, .lost_task = 0});
-    try {
-      trainer->train(0, 2);
-    } catch (const DeviceStuckError& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+  const auto trainer = [form = GetParam()] {
+    return Tried("mlp-20x24x10-b8").trainer(form, {.wait_seconds = 0.05, .lost_task = 0});
   };
-  const auto is_told = [](const std::string& text) {
+  expect_stuck(trainer, 2, [](const std::string& text) {
     return text.find("task 1 of") != std::string::npos &&
            text.find("multiprocessor 0 (") != std::string::npos &&
            text.find("waited too long for") != std::string::npos;
-  };
-#ifdef HEADROOM_EMULATED
-  EXPECT_TRUE(is_told(message())) << message();
-#else
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(
-      {
-        const std::string text = message();
-        std::fprintf(stderr, "%s\n", text.c_str());
-        std::_Exit(is_told(text) ? 0 : 1);
-      },
-      testing::ExitedWithCode(0), "");
-#endif
+  });
 }
 
 TEST(TiledUnavailable, SaysWhyWithoutADevice) {
