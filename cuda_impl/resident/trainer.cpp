@@ -159,6 +159,39 @@ std::optional<std::string> not_resident(const Program& plan, int sm_count, int b
          std::to_string(fitting);
 }
 
+/// Of programs that are made one after the other, the first whose thread blocks can all be resident, of so many beside each other.
+class FirstResident {
+ public:
+  explicit FirstResident(int sm_count, int beside_each_other = 1)
+      : sm_count_(sm_count), beside_each_other_(beside_each_other) {}
+
+  /// Makes it if none has been found. make() may throw UnsupportedError.
+  template <class Make>
+  void consider(const Make& make) {
+    if (found_) return;
+    try {
+      const Program program = make();
+      if (const auto problem = not_resident(program, sm_count_, beside_each_other_))
+        reason_ = *problem;
+      else
+        found_ = program;
+    } catch (const UnsupportedError& error) {
+      reason_ = error.what();
+    }
+  }
+  /// Throws UnsupportedError with the last one's reason if there is none.
+  const Program& program() const {
+    if (!found_)
+      throw UnsupportedError(reason_.empty() ? "cuda-resident: no such kernel is compiled" : reason_);
+    return *found_;
+  }
+
+ private:
+  int sm_count_, beside_each_other_;
+  std::optional<Program> found_;
+  std::string reason_;
+};
+
 bool in_sixteen_bits(Precision precision) {
   return precision == Precision::kFp16 || precision == Precision::kBf16;
 }
@@ -285,20 +318,8 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
   if (widest_hidden(workload) <= kMaxCluster * kSliceColumns) forms = {Form::kCluster, Form::kGrid};
   if (options.form == ResidentOptions::Form::kCluster) forms = {Form::kCluster};
   if (options.form == ResidentOptions::Form::kGrid) forms = {Form::kGrid};
-  std::string reason;
-  std::optional<Program> found;
-  const auto consider = [&](auto&& make) {
-    if (found) return;
-    try {
-      const Program program = make();
-      if (const auto problem = not_resident(program, limits.sm_count))
-        reason = *problem;
-      else
-        found = program;
-    } catch (const UnsupportedError& error) {
-      reason = error.what();
-    }
-  };
+  FirstResident first(limits.sm_count);
+  const auto consider = [&](auto&& make) { first.consider(make); };
   using Kernel = ResidentOptions::Kernel;
   const auto allowed = [&](Kernel kernel) {
     return options.kernel == Kernel::kAny || options.kernel == kernel;
@@ -323,8 +344,7 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
           return Program(plan, maker.make(plan, precision));
         });
     consider_columns();
-    if (!found) throw UnsupportedError(reason);
-    return *found;
+    return first.program();
   }
   // With four layers there are kernels of slices that were measured to be faster (docs/kernels/log/resident.md, version 50).
   const bool has_faster_slices = workload.layers() == 4;
@@ -365,8 +385,7 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
       const PatchPlan plan = make_patch_plan(workload, precision, limits);
       return Program(plan, maker.make(plan, precision));
     });
-  if (!found) throw UnsupportedError(reason.empty() ? "cuda-resident: no such kernel is compiled" : reason);
-  return *found;
+  return first.program();
 }
 
 /// The same on several devices. Products in fp32 take so long that they are worth dividing.
@@ -379,28 +398,19 @@ std::vector<int> teams_of_ranks(Precision precision, const ResidentOptions& opti
 Program choose_rank_program(const Workload& workload, Precision precision, const Limits& limits,
                             const ResidentOptions& options, const KernelMaker& maker, int on_device = 1) {
   using Kernel = ResidentOptions::Kernel;
-  std::string reason;
-  std::optional<Program> found;
+  FirstResident first(limits.sm_count, on_device);
   const auto consider = [&](auto&& make_plan) {
-    if (found) return;
-    try {
+    first.consider([&] {
       const auto plan = make_plan();
-      const Program program(plan, maker.make(plan, precision));
-      if (const auto problem = not_resident(program, limits.sm_count, on_device))
-        reason = *problem;
-      else
-        found = program;
-    } catch (const UnsupportedError& error) {
-      reason = error.what();
-    }
+      return Program(plan, maker.make(plan, precision));
+    });
   };
   if (options.kernel != Kernel::kSlices)
     consider([&] { return make_rank_plan(workload, precision, limits); });
   if (options.kernel != Kernel::kColumns)
     for (const int team : teams_of_ranks(precision, options))
       consider([&] { return make_slice_rank_plan(workload, precision, limits, team); });
-  if (!found) throw UnsupportedError(reason);
-  return *found;
+  return first.program();
 }
 
 /// Of the ranks that train together, which one.
