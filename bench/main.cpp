@@ -156,7 +156,7 @@ int run(const RunOptions& asked) {
     return kDone;
   }
   const std::vector<int> peers = planned_peers(options, plan, possible_peers, progress);
-  pool.use_peers(peers, {"jax"});
+  pool.use_peers(peers);
   refuse_other_plan(options, earlier, plan, installation);
   Results results = begin_results(options, plan, installation);
   if (model) {

@@ -313,7 +313,9 @@ void compare_builds(const CompareOptions& asked, const std::function<void(const 
   require_programs("--base", options.base, programs[0], needed);
   require_programs("--head", options.head, programs[1], needed);
   std::vector<DeviceLock> held;
-  hold_device(options, needed, pools, planned_peers(options.measured, plan, peers, progress), held, progress);
+  const std::vector<int> used = planned_peers(options.measured, plan, peers, progress);
+  for (WorkerPool& pool : pools) pool.use_peers(used);
+  hold_device(options, needed, pools, used, held, progress);
   const Room room = room_here();
   for (const PlannedWorkload& planned : plan.workloads)
     refuse_too_large(planned.workload, need_of(planned.workload, 0, device >= 0, 0), room);

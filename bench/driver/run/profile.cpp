@@ -123,7 +123,7 @@ std::string profile_text(const ProfileOptions& asked) {
   std::vector<DeviceInfo> devices;
   if (hello.device) devices.push_back(*hello.device);
   const std::vector<int> used = planned_peers(options, plan, peers, progress);
-  pool.use_peers(used, {"jax"});
+  pool.use_peers(used);
   for (const int peer : used)
     if (const auto info = pool.device(peer)) devices.push_back(*info);
   const std::vector<DeviceLock> locks = lock_devices(options, devices, progress);

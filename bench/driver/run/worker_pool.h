@@ -79,9 +79,9 @@ class WorkerPool {
   std::optional<DeviceInfo> device(int index) const;
   std::map<std::string, std::string> software() const;  ///< of those that are kept
 
-  /// What the plan's workloads use beside the device. A process that starts from here on is told all of them (HEADROOM_DEVICES), and
-  /// greeted processes of `bound_workers` end, as theirs have the devices of their beginning for good.
-  void use_peers(const std::vector<int>& peers, const std::vector<std::string>& bound_workers);
+  /// What the plan's workloads use beside the device. A process that starts from here on is told all of them (HEADROOM_DEVICES), and the
+  /// greeted process of JAX ends: it has the devices of its beginning for good.
+  void use_peers(const std::vector<int>& peers);
 
   /// What the greeted workers measure of the device itself, one after the other; where two measure the same rate, the
   /// better one. A worker that fails is ended and costs its rates and one line, which goes to `complain`.
